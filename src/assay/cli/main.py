@@ -1,0 +1,77 @@
+"""The `assay` command: a table of commands, each a thin module, and the one place where errors become exit statuses."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from assay.errors import InputError
+
+# command -> (module:function, its line in `assay --help`). A module loads when its command runs: --help is instant.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Loads a command's module only when that command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        target, help_line = COMMANDS[cmd_name]
+        module, _, attribute = target.partition(":")
+        loaded = getattr(importlib.import_module(module), attribute)
+        if isinstance(loaded, typer.Typer):
+            command = typer.main.get_command(loaded)
+        else:
+            single = typer.Typer(add_completion=False)
+            single.command(name=cmd_name)(loaded)
+            command = typer.main.get_command(single)
+        command.name = cmd_name
+        command.short_help = help_line
+        return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The overview, from the table alone."""
+        width = max(map(len, COMMANDS))
+        lines = "\n".join(f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items())
+        typer.echo(f"{OVERVIEW}\n\nCommands:\n{lines}\n\n`assay COMMAND --help` explains one.")
+
+
+OVERVIEW = """\
+assay: reinforcement learning with verifiable rewards, and the instruments to trust it.
+
+Start with `assay train recipes/quickstart.yaml`: a small language model learns on this machine in minutes.
+--debug before the command prints a traceback where an error would be one line."""
+
+app = typer.Typer(cls=LazyGroup, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=False)
+def root(debug: bool = typer.Option(False, "--debug", help="Print a traceback on errors.")) -> None:
+    if debug:
+        os.environ["ASSAY_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Entry point: exit status 0 fine, 1 found something wrong, 2 could not run."""
+    try:
+        app()
+    except InputError as error:
+        if os.environ.get("ASSAY_DEBUG"):
+            raise
+        print(f"assay: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

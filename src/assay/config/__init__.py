@@ -1,0 +1,1 @@
+"""The run configuration: composes the option dataclasses that the rooms define, loads, checks and stores them."""

@@ -1,0 +1,1 @@
+"""Held-out evaluation, pass@k, comparison of runs, compute-scaling fits."""

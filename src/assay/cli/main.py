@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from assay.errors import InputError
+from assay.errors import InputError, RunError
 
 # command -> (module:function, its line in `assay --help`). A module loads when its command runs: --help is instant.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -66,7 +66,7 @@ def main() -> None:
     """Entry point: exit status 0 fine, 1 found something wrong, 2 could not run."""
     try:
         app()
-    except InputError as error:
+    except (InputError, RunError) as error:
         if os.environ.get("ASSAY_DEBUG"):
             raise
         print(f"assay: {error}", file=sys.stderr)

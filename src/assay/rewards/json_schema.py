@@ -115,7 +115,7 @@ class JsonSchema(JsonTask):
         except ValueError as error:
             return unparsable(f"not one JSON value: {error}")
         problem = next(self.validator.iter_errors(value), None)
-        found = {"extracted": text[slice(*span)], "span": span}
+        found: dict[str, Any] = {"extracted": text[slice(*span)], "span": span}
         if problem is None:
             return correct(**found)
         return wrong(f"{problem.json_path}: {problem.message[:200]}", **found)

@@ -33,7 +33,7 @@ class RewardSpec:
     def __post_init__(self) -> None:
         if self.isolation == "process" and not isinstance(self.fn, str):
             raise InputError(
-                f"rewards: isolation: process needs a function that another process can import, such as file.py:function; "
+                f"rewards: isolation: process needs a function that another process can import (file.py:function); "
                 f"got the object {self.fn!r}"
             )
         if self.weight != self.weight or self.weight in (float("inf"), float("-inf")):

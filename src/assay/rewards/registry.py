@@ -121,7 +121,8 @@ def load_file(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -143,7 +144,8 @@ def instantiate(target: Any, spec: RewardSpec) -> Callable[..., Any]:
     except TypeError as error:
         known = ", ".join(inspect.signature(target).parameters)
         raise InputError(f"rewards: options of {spec.fn!r}: {error} (it takes {known or 'no options'})") from error
-    return target(**spec.options)
+    made: Callable[..., Any] = target(**spec.options)
+    return made
 
 
 def is_torch_module(target: Any) -> bool:

@@ -144,7 +144,7 @@ class Scorer:
         return self.run(function, samples, state)
 
     def run(self, function: RewardFunction, samples: Sequence[Sample], state: Any, attempt: int = 0) -> Future[Marks]:
-        """Call `function` on `samples`; what fails is retried completion by completion, so that only the culprit pays."""
+        """Call `function` on `samples`; what fails is retried completion by completion: only the culprit pays."""
         out: Future[Marks] = Future()
         limit = self.options.round_timeout_s if function.spec.batch else self.options.sample_timeout_s * len(samples)
 

@@ -42,7 +42,7 @@ class Verifier(ABC):
 
     @property
     def __name__(self) -> str:
-        return getattr(self, "name", type(self).__name__.lower())
+        return str(getattr(self, "name", type(self).__qualname__))
 
     @abstractmethod
     def judge(self, text: str, gold: Any, row: Mapping[str, Any]) -> Judgement:

@@ -1,0 +1,300 @@
+"""What one round of rollouts says about the run, by TRL's names, each with its definition.
+
+Every function here takes *all* groups of the step (of every rank) and returns plain floats. A quantity that was not
+measured is absent, never 0 and never NaN: "no completion terminated" and "terminated completions are empty" differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from assay.records import Completion, Finish, Group, Outcome
+
+NGRAM = 4
+# Outcomes that say something about the verifier rather than about the answer.
+VERIFIER_OUTCOMES = (Outcome.UNPARSABLE, Outcome.ERROR, Outcome.TIMEOUT)
+
+
+def rollout_metrics(
+    groups: Sequence[Group], *, policy_version: int | None = None, decoupled: bool = False
+) -> dict[str, float]:
+    """Metrics of one round of scored groups.
+
+    `policy_version` is the version being trained, for `staleness/*`. `decoupled` says that rewards are normalised per
+    function (GDPO, arXiv 2601.05242), where a group is without signal only if *every* function is constant in it.
+    `frac_reward_zero_std` comes from the raw rewards and from their equality, whatever the scaling or KL penalty is.
+    """
+    completions = [completion for group in groups for completion in group.completions]
+    if not completions:
+        return {}
+    metrics = {
+        "completions/count": float(len(completions)),
+        "groups/count": float(len(groups)),
+        "num_prompt_tokens": float(sum(len(group.prompt.token_ids) * len(group.completions) for group in groups)),
+    }
+    metrics |= length_metrics(completions)
+    metrics |= reward_metrics(completions)
+    metrics |= group_metrics(groups, decoupled)
+    metrics |= verifier_metrics(completions)
+    metrics |= sampler_metrics(completions)
+    metrics |= tag_metrics(completions)
+    if policy_version is not None:
+        metrics |= staleness_metrics(completions, policy_version)
+    return metrics
+
+
+def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """Lengths in policy-authored tokens. `clipped_ratio` is what the engine cut off, not what lacks one EOS id."""
+    lengths = np.array([completion.num_tokens for completion in completions], dtype=float)
+    finish = [completion.finish for completion in completions]
+    metrics = {f"completions/{name}": value for name, value in _mean_min_max(lengths, "length").items()}
+    metrics["completions/total_tokens"] = float(lengths.sum())
+    metrics["completions/clipped_ratio"] = finish.count(Finish.LENGTH) / len(finish)
+    metrics["completions/aborted_ratio"] = finish.count(Finish.ABORT) / len(finish)
+    terminated = lengths[[reason is Finish.STOP for reason in finish]]
+    if len(terminated):
+        metrics |= {
+            f"completions/{name}": value for name, value in _mean_min_max(terminated, "terminated_length").items()
+        }
+    for name, wanted in (("correct", True), ("wrong", False)):
+        chosen = lengths[[completion.correct is wanted for completion in completions]]
+        if len(chosen):
+            metrics[f"completions/mean_length_{name}"] = float(chosen.mean())
+    metrics["completions/repetition"] = float(np.mean([repetition(_policy_ids(item)) for item in completions]))
+    return metrics
+
+
+def reward_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """`reward`, `reward_std` and the same per function; stds are Bessel-corrected over the *batch*, as TRL's are.
+
+    A completion that no function could judge has no reward and is left out (TRL averages it as 0); the share that was
+    left out is `rewards/none_frac`.
+    """
+    totals = [completion.reward for completion in completions]
+    metrics = _mean_std(totals, "reward", "reward_std")
+    metrics["rewards/none_frac"] = totals.count(None) / len(totals)
+    for name in _function_names(completions):
+        judgements = [item.judgements[name] for item in completions if name in item.judgements]
+        applied = [judgement for judgement in judgements if judgement.outcome is not Outcome.NOT_APPLICABLE]
+        metrics |= _mean_std([judgement.reward for judgement in applied], f"rewards/{name}/mean", f"rewards/{name}/std")
+        if applied:
+            missing = sum(judgement.reward is None for judgement in applied)
+            metrics[f"rewards/{name}/none_frac"] = missing / len(applied)
+    return metrics
+
+
+def group_metrics(groups: Sequence[Group], decoupled: bool = False) -> dict[str, float]:
+    """How many groups can teach anything: mixed, all correct, all wrong, and without any variance of reward."""
+    flat = [_has_no_signal(group, decoupled) for group in groups]
+    spreads = [np.std(rewards, ddof=1) for group in groups if len(rewards := _rewards(group)) > 1]
+    metrics = {"frac_reward_zero_std": float(np.mean(flat))}
+    if spreads:
+        metrics["groups/reward_std"] = float(np.mean(spreads))
+    verdicts = [[item.correct for item in group.completions if item.correct is not None] for group in groups]
+    judged = [verdict for verdict in verdicts if verdict]
+    if judged:
+        correct = sum(all(verdict) for verdict in judged) / len(judged)
+        wrong = sum(not any(verdict) for verdict in judged) / len(judged)
+        metrics |= {
+            "groups/frac_all_correct": correct,
+            "groups/frac_all_wrong": wrong,
+            "groups/frac_mixed": sum(any(verdict) and not all(verdict) for verdict in judged) / len(judged),
+            "accuracy": float(np.mean([value for verdict in judged for value in verdict])),
+        }
+    pairs = [len(group.completions) - len({_key(item) for item in group.completions}) for group in groups]
+    metrics["groups/duplicate_frac"] = sum(pairs) / max(1, sum(len(group.completions) for group in groups))
+    return metrics
+
+
+def verifier_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """Shares of judgements that are no verdict, over judgements that applied; in all and per function."""
+    per_function: dict[str, list[Outcome]] = {}
+    seconds = [float(item.tags["verifier_seconds"]) for item in completions if "verifier_seconds" in item.tags]
+    for completion in completions:
+        for name, judgement in completion.judgements.items():
+            if judgement.outcome is not Outcome.NOT_APPLICABLE:
+                per_function.setdefault(name, []).append(judgement.outcome)
+    metrics = {}
+    everything = [outcome for outcomes in per_function.values() for outcome in outcomes]
+    for prefix, outcomes in [
+        ("verifier", everything),
+        *((f"rewards/{name}", per_function[name]) for name in per_function),
+    ]:
+        for outcome in VERIFIER_OUTCOMES if outcomes else ():
+            metrics[f"{prefix}/{outcome}_frac"] = outcomes.count(outcome) / len(outcomes)
+    if seconds:
+        metrics["verifier/latency_p95"] = float(np.quantile(seconds, 0.95))
+    return metrics
+
+
+def sampler_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """`sampling/entropy` (nats): minus the mean log-prob that the sampler gave its own tokens, over *all* rows.
+
+    An unbiased estimate of the sampling distribution's entropy that needs no forward pass; because it counts rows
+    that are dropped from training too, dropping cannot hide a collapse. Missing log-probs are counted, not averaged.
+    """
+    logps = [segment.sampling_logps[segment.loss_mask] for item in completions for segment in item.segments]
+    flat = np.concatenate(logps) if logps else np.zeros(0)
+    if not len(flat):
+        return {}
+    finite = np.isfinite(flat)
+    metrics = {"sampling/missing_frac": float(1 - finite.mean())}
+    if finite.any():
+        metrics["sampling/entropy"] = float(-flat[finite].mean(dtype=np.float64))
+    return metrics
+
+
+def staleness_metrics(completions: Sequence[Completion], policy_version: int) -> dict[str, float]:
+    """How many updates lie between writing a token and training on it; the mean is over tokens."""
+    weights, ages = [], []
+    for completion in completions:
+        starts = [span.start for span in completion.policy_versions] + [completion.num_tokens]
+        for span, end in zip(completion.policy_versions, starts[1:]):
+            weights.append(max(0, end - span.start))
+            ages.append(policy_version - span.version)
+    total = sum(weights)
+    mean = sum(weight * age for weight, age in zip(weights, ages)) / total if total else 0.0
+    return {"staleness/mean": float(mean), "staleness/max": float(max(ages))}
+
+
+def tag_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """`hack/<flag>_frac` over completions, from the tampering detector's tag `flags` (a list of names).
+
+    The share among rewarded completions is what tells a hack from a failed attempt: `hack/rewarded_frac` is the share
+    of flagged completions among those with the step's highest reward.
+    """
+    if not any("flags" in item.tags for item in completions):
+        return {}
+    flags = [frozenset(item.tags.get("flags", ())) for item in completions]
+    names = sorted(frozenset().union(*flags))
+    metrics = {f"hack/{name}_frac": float(np.mean([name in found for found in flags])) for name in names}
+    metrics["hack/flagged_frac"] = float(np.mean([bool(found) for found in flags]))
+    rewards = [item.reward for item in completions if item.reward is not None]
+    paid = [bool(found) for found, item in zip(flags, completions) if rewards and item.reward == max(rewards)]
+    if paid:
+        metrics["hack/rewarded_frac"] = float(np.mean(paid))
+    return metrics
+
+
+def mismatch_metrics(
+    old_logps: Sequence[np.ndarray], sampling_logps: Sequence[np.ndarray], weights: Sequence[np.ndarray] | None = None
+) -> dict[str, float]:
+    """Trainer against sampler on the same tokens: one array of counted tokens a completion, in nats.
+
+    The ratio's quantiles are of the *raw* exp(old - sampling), before truncation or masking, which hide the tail.
+    `sampling/ess_frac` = (sum w)^2 / (N sum w^2) of the weights really applied (`weights`, else the raw token ratios);
+    `sampling/masked_frac` is the share of those weights that is exactly 0.
+    """
+    old, sampled = np.concatenate(list(old_logps)), np.concatenate(list(sampling_logps))
+    known = np.isfinite(old) & np.isfinite(sampled)
+    gap = (old - sampled)[known].astype(np.float64)
+    if not len(gap):
+        return {}
+    ratio = np.exp(gap)
+    applied = np.concatenate(list(weights)).astype(np.float64) if weights is not None else ratio
+    metrics = {
+        "sampling/sampling_logp_difference/mean": float(np.abs(gap).mean()),
+        "sampling/sampling_logp_difference/max": float(np.abs(gap).max()),
+        "sampling/ratio_mean": float(ratio.mean()),
+        # k3 of sampler || trainer: non-negative for every sample, mean equal to the divergence.
+        "sampling/mismatch_kl": float((ratio - 1 - gap).mean()),
+        "sampling/masked_frac": float((applied == 0).mean()),
+    }
+    for name, quantile in (("p01", 0.01), ("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+        metrics[f"sampling/ratio_{name}"] = float(np.quantile(ratio, quantile))
+    square = float((applied**2).sum())
+    metrics["sampling/ess_frac"] = float(applied.sum() ** 2 / (len(applied) * square)) if square > 0 else 0.0
+    if len(gap) > 2 and np.std(old[known]) > 0 and np.std(sampled[known]) > 0:
+        metrics["sampling/logp_correlation"] = float(np.corrcoef(old[known], sampled[known])[0, 1])
+    return metrics
+
+
+def repetition(token_ids: np.ndarray, n: int = NGRAM) -> float:
+    """Share of n-grams that occurred before in the same completion: 0 for fresh text, near 1 for a loop.
+
+    >>> repetition(np.array([7, 7, 7, 7, 7, 7, 7, 7]))
+    0.8
+    """
+    if len(token_ids) <= n:
+        return 0.0
+    windows = np.lib.stride_tricks.sliding_window_view(np.ascontiguousarray(token_ids, dtype=np.int64), n)
+    packed = np.ascontiguousarray(windows).view(np.dtype((np.void, windows.itemsize * n)))
+    return float((len(windows) - len(np.unique(packed))) / len(windows))
+
+
+def within_group_correlation(groups: Sequence[Group], value: Callable[[Completion], float]) -> float | None:
+    """Correlation of reward with `value` after both are centred in their group; None without variation.
+
+    Across prompts, hard problems are long and rarely solved; only the comparison inside a group shows what is paid.
+    """
+    left: list[float] = []
+    right: list[float] = []
+    for group in groups:
+        scored = [item for item in group.completions if item.reward is not None]
+        if len(scored) < 2:
+            continue
+        rewards = np.array([item.reward for item in scored], dtype=float)
+        values = np.array([value(item) for item in scored], dtype=float)
+        left += list(rewards - rewards.mean())
+        right += list(values - values.mean())
+    if len(left) < 3 or np.ptp(left) == 0 or np.ptp(right) == 0:
+        return None
+    return float(np.corrcoef(left, right)[0, 1])
+
+
+def merge(*parts: Mapping[str, float]) -> dict[str, float]:
+    """Parts of one step's metrics; a name that two parts give differently is an error, not a silent winner."""
+    merged: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            if name in merged and merged[name] != value:
+                raise ValueError(f"metric {name!r} is given twice: {merged[name]} and {value}")
+            merged[name] = value
+    return merged
+
+
+def _has_no_signal(group: Group, decoupled: bool) -> bool:
+    if not decoupled:
+        return len(set(_rewards(group))) < 2
+    names = _function_names(group.completions)
+    columns = [
+        [item.judgements[name].reward for item in group.completions if name in item.judgements] for name in names
+    ]
+    return all(len({reward for reward in column if reward is not None}) < 2 for column in columns)
+
+
+def _rewards(group: Group) -> list[float]:
+    return [item.reward for item in group.completions if item.reward is not None]
+
+
+def _function_names(completions: Sequence[Completion]) -> list[str]:
+    return list(dict.fromkeys(name for item in completions for name in item.judgements))
+
+
+def _policy_ids(completion: Completion) -> np.ndarray:
+    parts = [segment.token_ids[segment.loss_mask] for segment in completion.segments]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _key(completion: Completion) -> bytes:
+    return np.asarray(_policy_ids(completion), dtype=np.int64).tobytes()
+
+
+def _mean_min_max(values: np.ndarray, name: str) -> dict[str, float]:
+    return {
+        f"mean_{name}": float(values.mean()),
+        f"min_{name}": float(values.min()),
+        f"max_{name}": float(values.max()),
+    }
+
+
+def _mean_std(values: Sequence[float | None], mean_name: str, std_name: str) -> dict[str, float]:
+    known = np.array([value for value in values if value is not None], dtype=float)
+    metrics = {}
+    if len(known):
+        metrics[mean_name] = float(known.mean())
+    if len(known) > 1:
+        metrics[std_name] = float(known.std(ddof=1))
+    return metrics

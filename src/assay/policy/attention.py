@@ -1,0 +1,87 @@
+"""Attention over a packed row in which completions share their prompt, plugged into transformers' attention registry.
+
+The layout travels as a keyword argument of the model's forward, not as global state, so that gradient checkpointing
+and backward threads see the same one. Without a layout the kernel that the user chose runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from assay.errors import InputError
+from assay.policy.packing import SharedPrefix
+
+LAYOUT_KEYWORD = "assay_layout"
+
+# What a model may hand to its attention that we would silently drop, were it set.
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias", "cache")
+
+
+class SharingUnsupported(Exception):
+    """This model's attention has a feature that shared-prefix scoring does not implement."""
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layout: SharedPrefix,
+    dropout: float,
+    scaling: float | None,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """query [1, H, L, D], key and value [1, H_kv, L, D] -> [1, L, H, D]; each token sees its prompt and its own row."""
+    for name in _UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise SharingUnsupported(f"its attention uses `{name}`")
+    out = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=layout.mask(kwargs.get("sliding_window")),
+        dropout_p=dropout,
+        scale=scaling,
+        enable_gqa=key.shape[1] != query.shape[1],
+    )
+    return out.transpose(1, 2).contiguous()
+
+
+def implementation_name(plain: str) -> str:
+    """The name under which transformers knows our attention in front of kernel `plain`."""
+    return f"assay_{plain}"
+
+
+def register(plain: str) -> None:
+    """Make `implementation_name(plain)` known to transformers: ours with a layout, `plain` without. Idempotent.
+
+    Raises:
+        InputError: if transformers does not know `plain`.
+    """
+    if plain not in ALL_ATTENTION_FUNCTIONS or plain not in ALL_MASK_ATTENTION_FUNCTIONS:
+        known = ", ".join(sorted(set(ALL_ATTENTION_FUNCTIONS) & set(ALL_MASK_ATTENTION_FUNCTIONS)))
+        raise InputError(f"model.attention is {plain!r}; transformers knows {known}")
+    fallback = ALL_ATTENTION_FUNCTIONS[plain]
+
+    def attention_forward(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        layout = kwargs.pop(LAYOUT_KEYWORD, None)
+        if layout is None:
+            return fallback(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+        return attend(module, query, key, value, layout, dropout, scaling, **kwargs), None
+
+    ALL_ATTENTION_FUNCTIONS.register(implementation_name(plain), attention_forward)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(implementation_name(plain), ALL_MASK_ATTENTION_FUNCTIONS[plain])

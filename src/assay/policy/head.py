@@ -1,0 +1,202 @@
+"""Log-probabilities of chosen tokens from hidden states, in chunks: the [N, V] logits never exist at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# 64 MiB of float32 logits: large enough for efficient matrix products, small beside the model.
+CHUNK_ELEMENTS = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class LogitRule:
+    """How logits z become the distribution that is sampled: softcap(scale * z) / temperature.
+
+    `softcap` c is c * tanh(z / c) (Gemma 2), `scale` multiplies (Cohere) or divides as 1/x (Granite).
+    """
+
+    scale: float = 1.0
+    softcap: float | None = None
+    temperature: float = 1.0
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """In place where it can be; returns the logits of the distribution."""
+        if self.scale != 1.0:
+            logits = logits.mul_(self.scale)
+        if self.softcap is not None:
+            logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits if self.temperature == 1.0 else logits.div_(self.temperature)
+
+    def chain(self, gradient: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """d/dz from the gradient with respect to apply(z) and the value apply(z). In place on `gradient`."""
+        if self.softcap is not None:
+            gradient = gradient.mul_(1 - (logits * (self.temperature / self.softcap)).square_())
+        factor = self.scale / self.temperature
+        return gradient if factor == 1.0 else gradient.mul_(factor)
+
+
+def token_logps(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    rule: LogitRule | None = None,
+    entropies: bool = False,
+    entropy_grad: bool = False,
+    float32_logits: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """log p(target) and, if asked, the entropy of p, under the rule's distribution.
+
+    With a frozen head the gradient with respect to `hidden` is linear in what comes from above, so forward computes it
+    for unit gradients and backward only scales it (two matrix products instead of three). With a trained head, backward
+    recomputes the logits chunk by chunk.
+
+    Args:
+        hidden: [N, H].
+        weight: [V, H] output embedding.
+        targets: [N] token ids.
+        bias: [V] or None.
+        rule: scale, softcap and temperature of the logits.
+        entropies: also return entropies, in nats.
+        entropy_grad: entropies carry a gradient.
+        float32_logits: multiply in float32 even where hidden and weight are half precision.
+
+    Returns:
+        ([N] log-probs, [N] entropies or None), float32 (float64 for float64 input).
+    """
+    logps, entropy = _TokenLogps.apply(
+        hidden, weight, bias, targets, rule or LogitRule(), entropies or entropy_grad, entropy_grad, float32_logits
+    )
+    if entropy is not None and not entropy_grad:
+        entropy = entropy.detach()
+    return logps, entropy
+
+
+def _compute_dtype(hidden: torch.Tensor, float32_logits: bool) -> torch.dtype:
+    if float32_logits and hidden.dtype != torch.float64:
+        return torch.float32
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rule: LogitRule) -> torch.Tensor:
+    raw = hidden @ weight.T
+    exact = raw if raw.dtype in (torch.float32, torch.float64) else raw.float()
+    if bias is not None:
+        exact += bias
+    return rule.apply(exact)
+
+
+class _TokenLogps(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        rule: LogitRule,
+        entropies: bool,
+        entropy_grad: bool,
+        float32_logits: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        dtype = _compute_dtype(hidden, float32_logits)
+        exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        count, rows = len(hidden), max(1, CHUNK_ELEMENTS // weight.shape[0])
+        logps = torch.empty(count, dtype=exact, device=hidden.device)
+        entropy = torch.empty_like(logps) if entropies else None
+        trained_head = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+        unit = ctx.needs_input_grad[0] and not trained_head
+        unit_logp = torch.empty_like(hidden) if unit else None
+        unit_entropy = torch.empty_like(hidden) if unit and entropy_grad else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            head = weight.to(dtype)
+            for start in range(0, count, rows):
+                part = slice(start, start + rows)
+                logits = _logits(hidden[part].to(dtype), head, bias, rule)
+                log_total = logits.logsumexp(-1, keepdim=True)
+                index = targets[part, None]
+                logps[part] = (logits.gather(1, index) - log_total).squeeze(1)
+                if entropy is None and not unit:
+                    continue
+                probs = (logits - log_total).exp_()
+                if entropy is not None:
+                    entropy[part] = log_total.squeeze(1) - torch.linalg.vecdot(probs, logits)
+                if unit_entropy is not None and entropy is not None:
+                    slope = _entropy_slope(probs, logits, log_total, entropy[part])
+                    unit_entropy[part] = rule.chain(slope, logits).to(dtype) @ head
+                if unit_logp is not None:
+                    slope = _logp_slope(probs, index)
+                    unit_logp[part] = rule.chain(slope, logits).to(dtype) @ head
+        ctx.rule, ctx.dtype, ctx.entropy_grad, ctx.rows = rule, dtype, entropy_grad, rows
+        if trained_head:
+            ctx.save_for_backward(hidden, weight, bias, targets)
+        else:
+            ctx.save_for_backward(unit_logp, unit_entropy)
+        ctx.trained_head = trained_head
+        if entropy is not None and not entropy_grad:
+            ctx.mark_non_differentiable(entropy)
+        return logps, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_logps: torch.Tensor, grad_entropy: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        if not ctx.entropy_grad:
+            grad_entropy = None
+        if not ctx.trained_head:
+            unit_logp, unit_entropy = ctx.saved_tensors
+            if unit_logp is None:
+                return (None,) * 8
+            grad_hidden = unit_logp * grad_logps[:, None].to(unit_logp.dtype)
+            if grad_entropy is not None:
+                grad_hidden = grad_hidden + unit_entropy * grad_entropy[:, None].to(unit_logp.dtype)
+            return grad_hidden, None, None, None, None, None, None, None
+        return (*_recomputed_gradients(ctx, grad_logps, grad_entropy), None, None, None, None, None)
+
+
+def _logp_slope(probs: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """d log p_target / d logits = onehot - p. Consumes `probs`."""
+    return probs.neg_().scatter_add_(1, index, torch.ones_like(index, dtype=probs.dtype))
+
+
+def _entropy_slope(
+    probs: torch.Tensor, logits: torch.Tensor, log_total: torch.Tensor, entropy: torch.Tensor
+) -> torch.Tensor:
+    """d H / d logits_j = -p_j (log p_j + H)."""
+    return -probs * (logits - log_total + entropy[:, None])
+
+
+def _recomputed_gradients(
+    ctx: Any, grad_logps: torch.Tensor, grad_entropy: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    hidden, weight, bias, targets = ctx.saved_tensors
+    rule, dtype = ctx.rule, ctx.dtype
+    needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+    grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+    grad_weight = torch.zeros_like(weight) if needs_weight else None
+    grad_bias = torch.zeros_like(bias) if needs_bias else None
+    with torch.autocast(hidden.device.type, enabled=False):
+        head = weight.to(dtype)
+        for start in range(0, len(hidden), ctx.rows):
+            part = slice(start, start + ctx.rows)
+            states = hidden[part].to(dtype)
+            logits = _logits(states, head, bias, rule)
+            log_total = logits.logsumexp(-1, keepdim=True)
+            probs = (logits - log_total).exp_()
+            slope = torch.zeros_like(probs)
+            if grad_entropy is not None:
+                entropy = log_total.squeeze(1) - torch.linalg.vecdot(probs, logits)
+                slope += _entropy_slope(probs, logits, log_total, entropy) * grad_entropy[part, None]
+            slope += _logp_slope(probs, targets[part, None]) * grad_logps[part, None]
+            slope = rule.chain(slope, logits)
+            if grad_bias is not None:
+                grad_bias += slope.sum(0)
+            slope = slope.to(dtype)
+            if grad_hidden is not None:
+                grad_hidden[part] = slope @ head
+            if grad_weight is not None:
+                grad_weight += slope.T @ states
+    return grad_hidden, grad_weight, grad_bias

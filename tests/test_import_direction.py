@@ -7,11 +7,11 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "assay"
 ORDER = [
-    "errors", "records", "objectives", "sandbox", "rewards", "prompts", "policy",
+    "errors", "records", "ranks", "objectives", "sandbox", "rewards", "prompts", "policy",
     "rollouts", "training", "monitoring", "evaluation", "config", "api", "cli",
 ]  # fmt: skip
-LEAVES = {"errors", "records", "objectives", "sandbox"}
-ALLOWED_THIRD_PARTY = {"objectives": {"torch"}, "sandbox": set(), "records": {"numpy"}, "errors": set()}
+LEAVES = {"errors", "records", "ranks", "objectives", "sandbox"}
+ALLOWED_THIRD_PARTY = {"objectives": {"torch"}, "sandbox": set(), "records": {"numpy"}, "errors": set(), "ranks": {"torch"}}
 
 
 def room_of(path: Path) -> str:

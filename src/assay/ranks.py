@@ -1,4 +1,4 @@
-"""Ranks: the few collective operations that the loop needs, the same with one process as with many."""
+"""Ranks: the few collective operations that a run needs, the same with one process as with many. A leaf over torch.distributed."""
 
 from __future__ import annotations
 

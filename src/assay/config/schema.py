@@ -1,0 +1,39 @@
+"""The one tree of options of a run: every section is a dataclass that its room defines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from assay.errors import InputError
+from assay.evaluation.options import EvalOptions
+from assay.monitoring.options import MonitorOptions
+from assay.objectives import ObjectiveSpec
+from assay.policy.options import ModelOptions
+from assay.prompts.options import CurriculumOptions, DataOptions
+from assay.rewards.options import RewardOptions
+from assay.rollouts.options import RolloutOptions
+from assay.training.options import TrainOptions
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run is; `resolved` in the run directory is exactly this, every default spelled out."""
+
+    name: Annotated[str, "The run's folder under output_dir; the same name again resumes it."] = "run"
+    output_dir: Annotated[str, "Where run directories lie."] = "runs"
+    seed: Annotated[int, "Seeds data order, sampling and initialisation; change it to repeat an experiment."] = 0
+    preset: Annotated[str | None, "A published recipe that fills in what this file leaves open; any key overrides it."] = "dapo"
+    model: ModelOptions = field(default_factory=ModelOptions)
+    data: DataOptions = field(default_factory=DataOptions)
+    rewards: RewardOptions = field(default_factory=RewardOptions)
+    curriculum: CurriculumOptions = field(default_factory=CurriculumOptions)
+    rollout: RolloutOptions = field(default_factory=RolloutOptions)
+    objective: ObjectiveSpec = field(default_factory=ObjectiveSpec)
+    train: TrainOptions = field(default_factory=TrainOptions)
+    eval: EvalOptions = field(default_factory=EvalOptions)
+    monitoring: MonitorOptions = field(default_factory=MonitorOptions)
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name or self.name in (".", ".."):
+            raise InputError(f"name is {self.name!r}; it becomes a folder under output_dir, so give a plain name")

@@ -1,0 +1,91 @@
+"""From scored groups to the tensors of an update window, and from a window to the rows of a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+
+from assay.errors import RunError
+from assay.objectives import Rows
+from assay.policy.batch import ScoringBatch
+from assay.records import Completion, Group
+
+
+@dataclass(frozen=True)
+class Window:
+    """This rank's share of one optimiser update: N rows of at most T completion tokens.
+
+    `batch` holds the token sequences, `rows` their tensors [N, ...], `group_ids` [N] the position of each row's group in
+    the window over all ranks, `no_signal` [N] the rows without advantage. All rows are here; which of them are
+    forwarded is the objective's choice.
+    """
+
+    batch: ScoringBatch
+    rows: Rows
+    group_ids: torch.Tensor
+    no_signal: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.batch.rows)
+
+    def forwarded(self, with_silent: bool) -> list[int]:
+        """Indices of the rows that the policy must score: all with a counted token and, unless asked, a signal."""
+        useful = self.rows.mask.any(-1)
+        return (useful if with_silent else useful & ~self.no_signal).nonzero().flatten().tolist()
+
+    def with_rows(self, **tensors: torch.Tensor | None) -> Window:
+        return replace(self, rows=replace(self.rows, **tensors))
+
+
+def tensors_of(completions: Sequence[Completion]) -> tuple[list[np.ndarray], torch.Tensor, torch.Tensor]:
+    """Token arrays, authorship mask [N, T] and sampling log-probabilities [N, T] (NaN where there is none)."""
+    segments = [only_segment(completion) for completion in completions]
+    tokens = [np.asarray(segment.token_ids, dtype=np.int64) for segment in segments]
+    width = max((len(row) for row in tokens), default=1)
+    mask = pad([segment.loss_mask for segment in segments], width, False, torch.bool)
+    sampling = pad([segment.sampling_logps for segment in segments], width, float("nan"), torch.float32)
+    return tokens, mask, sampling
+
+
+def only_segment(completion: Completion):
+    if len(completion.segments) != 1 or len(completion.segments[0]) == 0:
+        raise RunError(
+            f"a completion has {len(completion.segments)} token sequences of {[len(part) for part in completion.segments]} tokens; "
+            "training needs exactly one with at least one token"
+        )
+    return completion.segments[0]
+
+
+def pad(arrays: Sequence[np.ndarray], width: int, fill: float | bool, dtype: torch.dtype) -> torch.Tensor:
+    """[N, width], right-padded with `fill`."""
+    padded = torch.full((len(arrays), width), fill, dtype=dtype)
+    for row, array in enumerate(arrays):
+        padded[row, : len(array)] = torch.as_tensor(np.asarray(array), dtype=dtype)
+    return padded
+
+
+def scoring_batch(groups: Sequence[Group], tokens: Sequence[np.ndarray]) -> ScoringBatch:
+    """The rows of `groups` in order, each pointing at its group's prompt."""
+    prompts = tuple(np.asarray(group.prompt.token_ids, dtype=np.int64) for group in groups)
+    owner = tuple(index for index, group in enumerate(groups) for _ in group.completions)
+    return ScoringBatch(prompts, tuple(tokens), owner)
+
+
+def select(rows: Rows, indices: Sequence[int], width: int) -> Rows:
+    """The tensors of some rows, cut to `width` tokens."""
+    index = torch.as_tensor(indices, dtype=torch.long)
+
+    def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        if tensor is None:
+            return None
+        return tensor[index] if tensor.dim() == 1 else tensor[index, :width]
+
+    return Rows(**{field.name: cut(getattr(rows, field.name)) for field in fields(Rows)})
+
+
+def to_device(rows: Rows, device: torch.device) -> Rows:
+    moved = {field.name: getattr(rows, field.name) for field in fields(Rows)}
+    return Rows(**{name: None if tensor is None else tensor.to(device) for name, tensor in moved.items()})

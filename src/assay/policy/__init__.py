@@ -1,5 +1,5 @@
-"""The model that learns: loading, LoRA, log-probabilities (chunked, prefix-shared), reference, critic. One nn.Module that
-wrappers can wrap; nobody outside calls its backbone or head. Never decides what is good."""
+"""The model that learns: loading, LoRA, log-probabilities (chunked, prefix-shared), reference, critic. One nn.Module
+that wrappers can wrap; nobody outside calls its backbone or head. Never decides what is good."""
 
 from assay.policy.batch import ScoringBatch
 from assay.policy.batching import micro_batch_tokens, plan_micro_batches

@@ -34,7 +34,7 @@ def add_adapters(model: nn.Module, options: ModelOptions) -> peft.PeftModel:
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
     try:
-        return peft.get_peft_model(model, config)  # type: ignore[arg-type, return-value]
+        return peft.get_peft_model(model, config)
     except ValueError as error:
         raise InputError(f"model.lora_targets {options.lora_targets} fits no module of this model: {error}") from error
 
@@ -76,6 +76,11 @@ def named_merged_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]
         yield plain, weight
 
 
+def adapted_weight_names(model: nn.Module) -> list[str]:
+    """transformers' names of the weights that carry an adapter."""
+    return [name for name, found in _deltas(model) if found]
+
+
 def _deltas(model: nn.Module) -> Iterator[tuple[str, list[tuple[Any, str]]]]:
     found: dict[str, list[tuple[Any, str]]] = {}
     for name, layer in lora_layers(model):
@@ -91,7 +96,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
-    """The transformers model without adapters. It shares every parameter tensor with `model` until they are replaced."""
+    """The transformers model without adapters, sharing every parameter's memory with `model`."""
     shared = {id(parameter): parameter for parameter in model.parameters()}
     copied = copy.deepcopy(model, shared)
     for name, layer in list(lora_layers(copied)):

@@ -1,4 +1,4 @@
-"""How a window of rows is cut into micro-batches under a token budget. Pure functions; the loss does not depend on the cut."""
+"""How a window of rows is cut into micro-batches under a token budget. Pure; the loss does not depend on the cut."""
 
 from __future__ import annotations
 

@@ -93,6 +93,6 @@ def _convert(folder: Path, file: str, target: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
     # The weights are plain float32 from here on; what the file was quantised to no longer describes them.
     del model.config.quantization_config
-    model.hf_quantizer = None
+    model.hf_quantizer = None  # type: ignore[assignment]
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)

@@ -93,7 +93,7 @@ def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 class _TokenLogps(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         hidden: torch.Tensor,
         weight: torch.Tensor,
@@ -143,7 +143,7 @@ class _TokenLogps(torch.autograd.Function):
         return logps, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logps: torch.Tensor, grad_entropy: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_logps: torch.Tensor, grad_entropy: torch.Tensor | None) -> tuple[Any, ...]:
         if not ctx.entropy_grad:
             grad_entropy = None
         if not ctx.trained_head:

@@ -15,12 +15,12 @@ import transformers
 from torch import nn
 
 from assay.errors import InputError
+from assay.objectives.batch import PolicyOutputs
 from assay.policy import adapters
 from assay.policy.attention import LAYOUT_KEYWORD
 from assay.policy.batch import ScoringBatch
 from assay.policy.head import LogitRule, token_logps
 from assay.policy.options import ModelOptions
-from assay.policy.outputs import PolicyOutputs
 from assay.policy.packing import Layout, padded_layout, shared_layout
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Policy(nn.Module):
 
     def __init__(self, model: nn.Module, options: ModelOptions, choices: dict[str, Any]) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.options = options
         self.choices = choices
         self.rule = logit_rule(self.transformer.config)
@@ -59,7 +59,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.transformer.get_input_embeddings().weight.device  # type: ignore[union-attr, return-value]
+        return self.transformer.get_input_embeddings().weight.device
 
     @property
     def config(self) -> transformers.PretrainedConfig:
@@ -111,7 +111,7 @@ class Policy(nn.Module):
         head = self.transformer.get_output_embeddings()
         logps, entropy = token_logps(
             hidden,
-            head.weight,  # type: ignore[union-attr, arg-type]
+            head.weight,
             layout.targets,
             bias=getattr(head, "bias", None),
             rule=LogitRule(self.rule.scale, self.rule.softcap, temperature),
@@ -169,12 +169,12 @@ class Policy(nn.Module):
             raise RuntimeError("the policy has no reference: call keep_reference() before training")
         if batch.is_empty:
             return PolicyOutputs(logps=torch.zeros(0, 1, device=self.device), entropies=None, values=None)
-        with self.model.disable_adapter():  # type: ignore[operator]
+        with self.model.disable_adapter():
             outputs = self._score(batch, temperature, "none")
         return PolicyOutputs(logps=outputs.logps, entropies=None, values=None)
 
     def keep_reference(self) -> None:
-        """Make what the policy is now the reference. Free with fresh adapters; a frozen copy of all weights otherwise."""
+        """Make what the policy is now the reference: free with fresh adapters, else a frozen copy of all weights."""
         if self.has_adapters and not self._reference and self._adapters_are_fresh():
             return
         frozen = Policy(adapters.plain_copy(self.transformer), self.options, self.choices)
@@ -195,6 +195,16 @@ class Policy(nn.Module):
     def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(transformers' name, tensor) of every weight, adapters merged, tied weights once: what engines are given."""
         yield from adapters.named_merged_weights(self.transformer)
+
+    def frozen_weight_names(self) -> frozenset[str]:
+        """Names among `named_full_weights` whose tensors never change: neither trained nor merged with an adapter."""
+        frozen = {id(parameter) for parameter in self.transformer.parameters() if not parameter.requires_grad}
+        adapted = set(adapters.adapted_weight_names(self.transformer))
+        return frozenset(
+            name.replace(".base_layer", "")
+            for name, parameter in self.transformer.named_parameters()
+            if id(parameter) in frozen and name.replace(".base_layer", "") not in adapted
+        )
 
     def trainable_state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters that learn (adapters, value head, or all weights), by this module's names."""
@@ -230,8 +240,8 @@ class Policy(nn.Module):
 
     def add_critic(self) -> None:
         """Give the policy a value head that starts at zero, and for `critic=model` a trunk of its own."""
-        hidden = self.transformer.get_output_embeddings().weight.shape[1]  # type: ignore[union-attr, index]
-        self.value_head = nn.Linear(int(hidden), 1, dtype=torch.float32, device=self.device)  # type: ignore[arg-type]
+        hidden = self.transformer.get_output_embeddings().weight.shape[1]
+        self.value_head = nn.Linear(hidden, 1, dtype=torch.float32, device=self.device)
         nn.init.zeros_(self.value_head.weight)
         nn.init.zeros_(self.value_head.bias)
         if self.options.critic == "model":

@@ -41,7 +41,11 @@ class Request:
 
 
 class Engine(Protocol):
-    """Token ids in, token ids out. Completions come back with `segments`, `finish` and `policy_versions` filled in."""
+    """Token ids in, token ids out. Completions come back with `segments`, `finish` and `policy_versions` filled in.
+
+    `content` stays empty: text belongs to whoever holds the tokenizer. An engine that sees the whole distribution puts
+    the mean entropy (nats a token) of what it drew from into `tags["sampling_entropy"]`.
+    """
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its handle."""

@@ -4,6 +4,8 @@ Lives here: what is measured of a model that trains or has trained, and how sure
 that changes a model, a curriculum or a reward; whatever needs a model is handed in as a callable.
 """
 
+from assay.evaluation.fit import SigmoidFit, fit_sigmoid, sigmoid
+from assay.evaluation.fit_compare import compare_fits
 from assay.evaluation.heldout import HeldoutResult, compare, divergence, engine_sampler, evaluate
 from assay.evaluation.intervals import Difference, Interval, mcnemar, paired_difference, rate_interval, wilson
 from assay.evaluation.options import EvalOptions
@@ -18,16 +20,20 @@ __all__ = [
     "HeldoutRound",
     "HeldoutSet",
     "Interval",
+    "SigmoidFit",
     "compare",
+    "compare_fits",
     "curve",
     "divergence",
     "engine_sampler",
     "evaluate",
+    "fit_sigmoid",
     "mcnemar",
     "paired_curve",
     "paired_difference",
     "pass_at_k",
     "pass_hat_k",
     "rate_interval",
+    "sigmoid",
     "wilson",
 ]

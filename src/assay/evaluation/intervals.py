@@ -78,10 +78,10 @@ def wilson(successes: float, trials: float, level: float = 0.95) -> Interval:
 def rate_interval(rates: np.ndarray, samples: int = 1, level: float = 0.95) -> Interval:
     """Interval of the mean of per-problem rates [P], each a mean of `samples` draws.
 
-    Wilson's interval at the effective sample size m(1-m)P/var(rates) of a cluster sample (Korn and Graubard 1998,
-    Survey Methodology 24:193), at most P * samples; with one sample a problem that is Wilson's interval exactly. Unlike
-    the bootstrap it does not shrink to a point when every problem has the same rate. NaN rates (not judged) are left
-    out.
+    Wilson's interval at the effective sample size m(1-m)P/var(rates) of a cluster sample, at most P * samples, with
+    Korn and Graubard's correction for few clusters (1998, Survey Methodology 24:193); with one sample a problem that is
+    Wilson's interval exactly. Unlike the bootstrap it does not shrink to a point when every problem has the same rate.
+    NaN rates (not judged) are left out.
     """
     rates = _judged(rates)
     mean = float(rates.mean())
@@ -91,6 +91,8 @@ def rate_interval(rates: np.ndarray, samples: int = 1, level: float = 0.95) -> I
     effective = most if variance * samples <= spread or spread == 0 else len(rates) * spread / variance
     if spread == 0:
         effective = len(rates)  # all alike at 0 or 1: samples of one problem need not be independent
+    elif samples > 1 and len(rates) > 1:
+        effective *= (_quantile(level) / _quantile(level, len(rates) - 1)) ** 2
     return wilson(min(mean, 1.0) * effective, effective, level)
 
 
@@ -109,7 +111,7 @@ def paired_difference(before: np.ndarray, after: np.ndarray, samples: int = 1, l
     changes = _judged(after - before)
     pseudo = 1 / np.sqrt(samples)
     padded = np.concatenate([changes, [pseudo, -pseudo]])
-    half = _quantile(level, len(padded) - 1 if samples > 1 else None) * padded.std() / np.sqrt(len(padded))
+    half = _quantile(level) * padded.std() / np.sqrt(len(padded))
     low, high = max(-1.0, padded.mean() - half), min(1.0, padded.mean() + half)
     return Difference(
         value=float(changes.mean()),
@@ -159,6 +161,7 @@ def _judged(values: np.ndarray) -> np.ndarray:
 
 
 def _quantile(level: float, degrees: int | None = None) -> float:
+    """Two-sided normal quantile, Student's where `degrees` of freedom are given."""
     if not 0 < level < 1:
         raise InputError(f"level is a coverage between 0 and 1 (such as 0.95), got {level}")
     upper = (1 + level) / 2

@@ -52,10 +52,10 @@ class Policy(nn.Module):
         self._reference: list[Policy] = []
 
     @property
-    def transformer(self) -> transformers.PreTrainedModel:
-        """The transformers model under the adapters."""
+    def transformer(self) -> Any:
+        """The transformers model (a PreTrainedModel) under the adapters."""
         base = getattr(self.model, "get_base_model", None)
-        return base() if base is not None else self.model  # type: ignore[return-value]
+        return base() if base is not None else self.model
 
     @property
     def device(self) -> torch.device:
@@ -250,12 +250,12 @@ class Policy(nn.Module):
             self.critic = copy.deepcopy(backbone, frozen)
 
 
-def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def load_weights(model: Any, weights: dict[str, torch.Tensor]) -> None:
     """Replace a plain model's parameters by these tensors (no copy), and tie what is tied."""
     for name, tensor in weights.items():
         owner, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor.detach(), requires_grad=False))
-    model.tie_weights()  # type: ignore[operator]
+    model.tie_weights()
 
 
 def logit_rule(config: transformers.PretrainedConfig) -> LogitRule:

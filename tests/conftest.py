@@ -1,0 +1,31 @@
+"""Fixtures for every room: tiny models made on the spot."""
+
+from __future__ import annotations
+
+import os
+
+# Two cores serve everybody; a test's tensors are small. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_folder("llama")`: a folder with a random two-layer model and a byte-level tokenizer with a chat template."""
+    made: dict[Any, Path] = {}
+
+    def make(architecture: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
+        from assay.policy.tiny import save_tiny
+
+        key = (architecture, seed, repr(sorted(changes.items())))
+        if key not in made:
+            made[key] = save_tiny(tmp_path_factory.mktemp(architecture), architecture, seed=seed, **changes)
+        return made[key]
+
+    return make

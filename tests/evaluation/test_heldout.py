@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from assay.errors import InputError
-from assay.evaluation import EvalOptions, Heldout, HeldoutSet, compare, divergence, engine_sampler, evaluate
+from assay.evaluation import EvalOptions, Heldout, HeldoutSet, compare, divergence, evaluate
 from assay.records import Completion, Finish, Group, Judgement, Outcome, Prompt, Segment
 from assay.rollouts.protocol import Sampling
 
@@ -175,36 +175,6 @@ def test_divergence_is_called_kl_only_where_answers_were_sampled():
     assert "heldout/kl_to_base" not in greedy
     assert sampled["heldout/kl_to_base"] == 0.5
     assert not any("base" in name for name in off)
-
-
-class EchoEngine:
-    """Writes one token a completion: its own seed, so that the test sees the streams."""
-
-    def __init__(self):
-        self.requests = []
-
-    def submit(self, request):
-        self.requests.append(request)
-        return len(self.requests) - 1
-
-    def completed(self):
-        for handle in reversed(range(len(self.requests))):  # out of order, as real engines finish
-            request = self.requests[handle]
-            ids = np.array([request.token_ids[0]])
-            made = [Completion([Segment(ids, np.ones(1, bool), np.zeros(1))], Finish.STOP) for _ in range(request.n)]
-            yield handle, made
-
-
-def test_engine_sampler_keeps_order_and_gives_each_prompt_its_own_stream():
-    asked = [*prompts(3), Prompt(content=[{"role": "user", "content": "hi"}], token_ids=(7,))]
-    engine, other = EchoEngine(), EchoEngine()
-    groups = engine_sampler(engine, decode=lambda ids: f"<{ids[0]}>", seed=5)(asked, Sampling(8), 2)
-    engine_sampler(other, decode=str, seed=5)(asked[1:], Sampling(8), 2)
-    assert [group.completions[1].content for group in groups[:3]] == ["<0>", "<1>", "<2>"]
-    assert groups[3].completions[0].content == [{"role": "assistant", "content": "<7>"}]
-    seeds = [request.seed for request in engine.requests]
-    assert len(set(seeds)) == 4
-    assert seeds[1:] == [request.seed for request in other.requests]
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ that changes a model, a curriculum or a reward; whatever needs a model is handed
 
 from assay.evaluation.fit import SigmoidFit, fit_sigmoid, sigmoid
 from assay.evaluation.fit_compare import compare_fits
-from assay.evaluation.heldout import HeldoutResult, compare, divergence, engine_sampler, evaluate
+from assay.evaluation.heldout import HeldoutResult, compare, divergence, evaluate
 from assay.evaluation.intervals import Difference, Interval, mcnemar, paired_difference, rate_interval, wilson
 from assay.evaluation.options import EvalOptions
 from assay.evaluation.passk import curve, paired_curve, pass_at_k, pass_hat_k
 from assay.evaluation.progress import Heldout, HeldoutRound, HeldoutSet
+from assay.evaluation.verdicts import HeldoutLog, read_verdicts
 
 __all__ = [
     "Difference",
     "EvalOptions",
     "Heldout",
+    "HeldoutLog",
     "HeldoutResult",
     "HeldoutRound",
     "HeldoutSet",
@@ -25,7 +27,6 @@ __all__ = [
     "compare_fits",
     "curve",
     "divergence",
-    "engine_sampler",
     "evaluate",
     "fit_sigmoid",
     "mcnemar",
@@ -34,6 +35,7 @@ __all__ = [
     "pass_at_k",
     "pass_hat_k",
     "rate_interval",
+    "read_verdicts",
     "sigmoid",
     "wilson",
 ]

@@ -15,10 +15,11 @@ import numpy as np
 from assay.errors import InputError
 from assay.evaluation.intervals import Difference, Interval, paired_difference, rate_interval
 from assay.evaluation.passk import pass_at_k, powers_of_two
-from assay.records import Completion, Group, Messages, Outcome, Prompt, content_key
-from assay.rollouts.protocol import Engine, Request, Sampling, generate
+from assay.records import Group, Outcome, Prompt, content_key
+from assay.rollouts.protocol import Sampling
 
-# (prompts, sampling, n) -> one group of n completions a prompt, in order, with text but without verdicts.
+# (prompts, sampling, n) -> one group of n completions a prompt, in order, with text but without verdicts. It should
+# seed each prompt alike at every call: then two checkpoints see the same random numbers, and pairing gains from it.
 Sample = Callable[[Sequence[Prompt], Sampling, int], list[Group]]
 # groups -> (policy's, base model's) log-probabilities [T] of each completion's policy-authored tokens.
 LogProbs = Callable[[list[Group]], Iterable[tuple[np.ndarray, np.ndarray]]]
@@ -105,10 +106,10 @@ def evaluate(
     return HeldoutResult(result.keys, result.correct, result.judged, n, _metrics(result, scorer is not None), groups)
 
 
-def compare(before: HeldoutResult, after: HeldoutResult) -> Difference | None:
-    """The paired change between two results on the prompts that both judged; None where they share none.
+def compare(before: HeldoutResult, after: HeldoutResult, level: float = 0.95) -> Difference | None:
+    """The paired change between two results on their common prompts; None where no such prompt was judged by both.
 
-    Raises InputError where the two were measured on sets without a common prompt.
+    Raises InputError where the two have no prompt in common.
     """
     place = {key: index for index, key in enumerate(before.keys)}
     shared = [(place[key], index) for index, key in enumerate(after.keys) if key in place]
@@ -118,33 +119,7 @@ def compare(before: HeldoutResult, after: HeldoutResult) -> Difference | None:
     rates_before, rates_after = before.rates[old], after.rates[new]
     if np.isnan(rates_after - rates_before).all():
         return None
-    return paired_difference(rates_before, rates_after, min(before.samples, after.samples))
-
-
-def engine_sampler(
-    engine: Engine,
-    decode: Callable[[Sequence[int]], str],
-    seed: int = 0,
-    stop_token_ids: tuple[int, ...] = (),
-) -> Sample:
-    """A sampler over a rollout engine. Each prompt has a stream of its own that depends on the prompt and `seed` only:
-
-    two checkpoints see the same random numbers, and adding prompts does not change the answers to the others.
-    """
-
-    def sample(prompts: Sequence[Prompt], sampling: Sampling, n: int) -> list[Group]:
-        requests = [
-            Request(prompt.token_ids, sampling, n, _stream(prompt, seed), prompt.media, stop_token_ids)
-            for prompt in prompts
-        ]
-        groups = []
-        for prompt, completions in zip(prompts, generate(engine, requests), strict=True):
-            for completion in completions:
-                completion.content = completion.content or _content(prompt, completion, decode)
-            groups.append(Group(prompt, completions))
-        return groups
-
-    return sample
+    return paired_difference(rates_before, rates_after, min(before.samples, after.samples), level)
 
 
 def divergence(log_probs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
@@ -205,12 +180,3 @@ def _unique_keys(prompts: Sequence[Prompt]) -> tuple[str, ...]:
         seen[key] = seen.get(key, 0) + 1
         keys.append(key if seen[key] == 1 else f"{key}#{seen[key]}")
     return tuple(keys)
-
-
-def _stream(prompt: Prompt, seed: int) -> int:
-    return (int(content_key(prompt.content, prompt.media), 16) ^ seed) % 2**63
-
-
-def _content(prompt: Prompt, completion: Completion, decode: Callable[[Sequence[int]], str]) -> str | Messages:
-    text = "".join(decode(segment.token_ids.tolist()) for segment in completion.segments)
-    return [{"role": "assistant", "content": text}] if prompt.is_conversational else text

@@ -234,10 +234,12 @@ def _scaled(
         return advantages
     if spec.scale_rewards == "group":
         std = scores.groups.std(reward, scores.votes, spec.std_kind)
+        flat = scores.groups.uniform(reward, scores.votes)
     else:
         of = reward if spec.scale_rewards == "batch" else advantages
         std = _moments(of, scores.votes, spec.std_kind, sum_over_ranks)[1]
-    return torch.where(scores.uniform & (std == 0), 0.0, advantages / (std + spec.std_eps))
+        flat = std == 0
+    return torch.where(flat, 0.0, advantages / (std + spec.std_eps))
 
 
 def _decoupled(scores: _Scores, spec: ObjectiveSpec, sum_over_ranks: SumOverRanks) -> Tensor:

@@ -16,7 +16,7 @@ from assay.objectives.filters import off_policy_mask
 from assay.objectives.kl import KL_ESTIMATORS, importance_weighted_kl
 from assay.objectives.metrics import Metrics
 from assay.objectives.mismatch import bounded_weight, log_mismatch, mismatch_level, mismatch_metrics
-from assay.objectives.ratio import RATIO_LEVELS, overflows
+from assay.objectives.ratio import RATIO_LEVELS, bounded_exp, overflows
 from assay.objectives.spec import ObjectiveSpec
 from assay.objectives.surrogates import SURROGATES, SurrogateInputs
 from assay.objectives.values import value_loss
@@ -137,7 +137,7 @@ class Objective:
         log_mismatch_weight = self._mismatch(batch, metrics)
         correction = None if log_mismatch_weight is None else self._bounded(log_mismatch_weight)
         x = SurrogateInputs(
-            batch.logps, batch.log_ratio, log_weight, batch.advantages, batch.mask, batch.trajectory_ids,
+            batch.logps, batch.log_ratio, log_weight, batch.advantages, batch.mask, selected, batch.trajectory_ids,
             ref_logps=batch.ref_logps, log_mismatch=None if correction is None else correction.log(),
         )  # fmt: skip
         per_token = self._surrogate.loss(x, self.spec)
@@ -152,7 +152,8 @@ class Objective:
             metrics.masked_mean("off_policy/masked_frac", (~stays).expand_as(batch.mask), batch.mask)
         if correction is not None and not self._surrogate.absorbs_mismatch:
             per_token = per_token * correction
-        return weighted_sum(per_token, selected, self._weights(batch, denominators))
+        counted = batch.mask if self._surrogate.absorbs_selection else selected
+        return weighted_sum(per_token, counted, self._weights(batch, denominators))
 
     def _mismatch(self, batch: _Batch, metrics: Metrics) -> Tensor | None:
         """The log of the raw weight old/sampling at its level, where there is something to correct."""
@@ -175,8 +176,7 @@ class Objective:
     def _kl_loss(self, batch: _Batch, log_weight: Tensor, denominators: Denominators, metrics: Metrics) -> Tensor:
         spec, ref = self.spec, batch.required("ref_logps")
         if spec.use_bias_correction_kl:
-            ratio = SurrogateInputs(batch.logps, batch.log_ratio, log_weight, batch.advantages, batch.mask).ratio
-            kl = importance_weighted_kl(batch.logps, ref, ratio, spec.kl_estimator)
+            kl = importance_weighted_kl(batch.logps, ref, bounded_exp(log_weight), spec.kl_estimator)
         else:
             kl = KL_ESTIMATORS[spec.kl_estimator](batch.logps, ref)
         metrics.masked_mean("kl", kl, batch.mask)

@@ -52,7 +52,7 @@ def sapo(ratio: Tensor, advantages: Tensor, temperature_pos: float, temperature_
     >>> round(-sapo(torch.tensor(1.35), torch.tensor(1.0), 1.0, 1.05).item(), 5)
     2.34647
     """
-    tau = torch.where(advantages > 0, temperature_pos, temperature_neg)
+    tau = _by_sign(advantages > 0, temperature_pos, temperature_neg, ratio)
     return -torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages
 
 
@@ -82,9 +82,14 @@ def vespo_weight(
     [0.199148, 1.120422]
     """
     log_w = log_weight.detach().clamp(_VESPO_LOW, _VESPO_HIGH)
-    k = torch.where(advantages >= 0, k_pos, k_neg)
-    decay = torch.where(advantages >= 0, lambda_pos, lambda_neg).clamp(min=1e-4)
+    k = _by_sign(advantages >= 0, k_pos, k_neg, log_w)
+    decay = _by_sign(advantages >= 0, lambda_pos, lambda_neg, log_w).clamp(min=1e-4)
     return torch.exp(decay + k * log_w - decay * torch.exp(log_w))
+
+
+def _by_sign(positive: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
+    """`yes` or `no` in the precision of `like`; torch.where on two Python numbers would round them to float32."""
+    return torch.where(positive, like.new_tensor(yes), like.new_tensor(no))
 
 
 def reinforce(logps: Tensor, advantages: Tensor) -> Tensor:
@@ -104,13 +109,14 @@ def a_star_po(log_ref_ratio: Tensor, advantages: Tensor, beta2: float) -> Tensor
 @dataclass(frozen=True)
 class SurrogateInputs:
     """What a surrogate may read; `logps`, `log_ratio` [B, T] per token and `log_weight` at the spec's ratio level, all
-    with gradient and zero on padding. `log_mismatch` [B, T] is the log of the sampler's correction weight."""
+    with gradient and zero on padding. `selected` [B, T] are the counted tokens of high entropy. `log_mismatch` [B, T] is the log of the sampler's correction weight."""
 
     logps: Tensor
     log_ratio: Tensor
     log_weight: Tensor
     advantages: Tensor
     mask: Tensor
+    selected: Tensor
     trajectory_ids: Tensor | None = None
     ref_logps: Tensor | None = None
     log_mismatch: Tensor | None = None
@@ -134,11 +140,13 @@ def _no_measures(x: SurrogateInputs, spec: ObjectiveSpec) -> Measured:
 @dataclass(frozen=True)
 class SurrogateRow:
     """`loss(inputs, spec)`; `measured(inputs, spec)` names tensors whose mean over tokens (or sequences) is logged;
-    `absorbs_mismatch` where the loss itself uses the sampler's correction."""
+    `absorbs_mismatch` and `absorbs_selection` where the loss itself uses the sampler's correction, or the selected
+    tokens."""
 
     loss: Callable[[SurrogateInputs, ObjectiveSpec], Tensor]
     measured: Callable[[SurrogateInputs, ObjectiveSpec], Measured] = _no_measures
     absorbs_mismatch: bool = False
+    absorbs_selection: bool = False
     needs_ref: bool = False
 
 
@@ -177,8 +185,9 @@ SURROGATES: dict[str, SurrogateRow] = {
     ),
     "sapo": SurrogateRow(lambda x, s: sapo(x.ratio, x.advantages, s.sapo_temperature_pos, s.sapo_temperature_neg)),
     "gmpo": SurrogateRow(
-        lambda x, s: gmpo(x.log_ratio, x.advantages, x.mask, s.epsilon, s.upper, x.trajectory_ids),
+        lambda x, s: gmpo(x.log_ratio, x.advantages, x.selected, s.epsilon, s.upper, x.trajectory_ids),
         lambda x, s: _clipped(-s.epsilon, s.upper, x.log_ratio, x.advantages),
+        absorbs_selection=True,
     ),
     "vespo": SurrogateRow(
         lambda x, s: -_vespo_phi(x, s) * x.advantages * x.logps,

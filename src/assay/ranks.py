@@ -38,6 +38,13 @@ class Ranks:
             dist.all_reduce(tensor)
         return tensor
 
+    def maximum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The elementwise largest over ranks of a small tensor; same shape."""
+        if self.active:
+            tensor = tensor.clone()
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor
+
     def max(self, value: int) -> int:
         """The largest of one number a rank."""
         return max(self.gather(value))
@@ -61,3 +68,13 @@ class Ranks:
     def barrier(self) -> None:
         if self.active:
             dist.barrier()
+
+
+def start_ranks() -> None:
+    """Join the process group that a launcher (accelerate launch, torchrun) set up; nothing without one."""
+    import os
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not (dist.is_available() and dist.is_initialized()):
+        from accelerate import PartialState
+
+        PartialState(cpu=not torch.accelerator.is_available())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -16,6 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from assay.config.schema import RunConfig
 from assay.config.tree import Tree, fields_of, leaves, merge, parse_overrides, read_yaml, refuse_unknown, set_dotted
 from assay.errors import InputError
+from assay.objectives import PRESETS as PRESET_TABLES
+from assay.objectives import preset
+from assay.rewards.options import RewardSpec
 
 PRESETS = files("assay.config") / "presets"
 
@@ -25,41 +29,67 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Tree:
-    """A whole published recipe (objective, sampling, filters) as a tree."""
+    """A whole published recipe (sampling, refill, number of generations) as a tree; it names an objective preset."""
     if name not in preset_names():
-        raise InputError(f"preset {name!r} does not exist; choose one of {', '.join(preset_names())}")
-    return yaml.safe_load((PRESETS / f"{name}.yaml").read_text()) or {}
+        close = difflib.get_close_matches(name, preset_names(), n=1)
+        raise InputError(
+            f"preset is {name!r}; {f'did you mean {close[0]}? ' if close else ''}known are {', '.join(preset_names())}"
+        )
+    return yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
 
 
-def load_recipe(path: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Read a recipe (or a run directory's config.yaml) and apply `section.key=value` overrides.
+def load_recipe(path: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> RunConfig:
+    """Read a recipe (or a run directory's config.yaml) and apply overrides: `section.key=value` words, or a tree.
 
     Raises InputError for an unknown key, a wrong type, or values that do not go together.
     """
     path = Path(path)
     tree = read_yaml(str(path / "config.yaml" if path.is_dir() else path))
-    tree.pop("provenance", None)
-    config = build_config(tree, source=str(path), overrides=parse_overrides(overrides))
-    return anchor_paths(config, path.parent)
+    over = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    return build_config(tree, source=str(path), overrides=over)
 
 
-def anchor_paths(config: RunConfig, folder: Path) -> RunConfig:
-    """Reward functions given as `file.py:function` may be relative to the recipe that names them."""
-    return config
-
-
-def build_config(tree: Mapping[str, Any], source: str = "the recipe", overrides: Mapping[str, Any] | None = None) -> RunConfig:
+def build_config(
+    tree: Mapping[str, Any], source: str = "the recipe", overrides: Mapping[str, Any] | None = None
+) -> RunConfig:
     """Preset, then `tree`, then `overrides`; checked as a whole."""
-    overrides = overrides or {}
+    tree, overrides = normalised(tree, source), normalised(overrides or {}, "command line")
     refuse_unknown(tree, RunConfig, source)
     refuse_unknown(overrides, RunConfig, "command line")
     asked = merge(tree, overrides)
-    preset = asked.get("preset", RunConfig.preset)
-    base = load_preset(preset) if preset else {}
     try:
-        return adapter().validate_python(merge(base, asked))
+        return adapter().validate_python(merge(base_of(asked), asked))
     except ValidationError as error:
         raise InputError(f"{source}: {explain(error)}") from error
+
+
+def base_of(asked: Tree) -> Tree:
+    """What the preset (and dialect) fill in beneath the keys that were asked for."""
+    name = asked.get("preset", RunConfig.preset)
+    if name is None:
+        return {}
+    base = load_preset(name)
+    objective_preset = base.pop("objective_preset")
+    try:
+        spec = preset(objective_preset, dialect=asked.get("dialect"), **asked.get("objective", {}))
+    except ValueError as error:
+        raise InputError(f"objective: {error}") from error
+    fields = plain(spec) if asked.get("dialect") else dict(PRESET_TABLES[objective_preset].fields)
+    return merge(base, {"objective": fields})
+
+
+def normalised(tree: Mapping[str, Any], source: str) -> Tree:
+    """Shorthands spelled out: `rewards` may be a plain list, and a reward may be just its name or function."""
+    tree = {key: value for key, value in tree.items() if key not in ("measured", "provenance")}
+    rewards = tree.get("rewards")
+    if isinstance(rewards, str) or callable(rewards):
+        rewards = [rewards]
+    if isinstance(rewards, list | tuple):
+        rewards = {"functions": rewards}
+    if isinstance(rewards, Mapping) and isinstance(rewards.get("functions"), list | tuple):
+        spelled = [item if isinstance(item, Mapping | RewardSpec) else {"fn": item} for item in rewards["functions"]]
+        rewards = {**rewards, "functions": spelled}
+    return tree if rewards is None else {**tree, "rewards": rewards}
 
 
 @functools.cache
@@ -96,7 +126,9 @@ def flat_keys(keys: Mapping[str, Any]) -> Tree:
         elif "." in key or len(homes.get(key, [])) == 1:
             set_dotted(tree, key if "." in key else homes[key][0], value)
         elif key in homes:
-            raise InputError(f"argument {key!r} could mean {' or '.join(homes[key])}; pass it as **{{'{homes[key][0]}': ...}}")
+            raise InputError(
+                f"argument {key!r} could mean {' or '.join(homes[key])}; pass it as **{{'{homes[key][0]}': ...}}"
+            )
         else:
             tree[key] = value
     return tree

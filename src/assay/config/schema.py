@@ -10,7 +10,7 @@ from assay.evaluation.options import EvalOptions
 from assay.monitoring.options import MonitorOptions
 from assay.objectives import ObjectiveSpec
 from assay.policy.options import ModelOptions
-from assay.prompts.options import CurriculumOptions, DataOptions
+from assay.prompts.options import CurriculumOptions, DataOptions, RefillOptions
 from assay.rewards.options import RewardOptions
 from assay.rollouts.options import RolloutOptions
 from assay.training.options import TrainOptions
@@ -23,11 +23,18 @@ class RunConfig:
     name: Annotated[str, "The run's folder under output_dir; the same name again resumes it."] = "run"
     output_dir: Annotated[str, "Where run directories lie."] = "runs"
     seed: Annotated[int, "Seeds data order, sampling and initialisation; change it to repeat an experiment."] = 0
-    preset: Annotated[str | None, "A published recipe that fills in what this file leaves open; any key overrides it."] = "dapo"
+    preset: Annotated[
+        str | None, "A published recipe that fills in what this file leaves open; any key overrides it."
+    ] = "dapo"
+    dialect: Annotated[
+        str | None,
+        "A framework whose constants the objective takes where they differ, such as trl or verl, to compare runs.",
+    ] = None
     model: ModelOptions = field(default_factory=ModelOptions)
     data: DataOptions = field(default_factory=DataOptions)
     rewards: RewardOptions = field(default_factory=RewardOptions)
     curriculum: CurriculumOptions = field(default_factory=CurriculumOptions)
+    refill: RefillOptions = field(default_factory=RefillOptions)
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
     objective: ObjectiveSpec = field(default_factory=ObjectiveSpec)
     train: TrainOptions = field(default_factory=TrainOptions)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.prompts import Curriculum
 from assay.ranks import Ranks
 from assay.records import Completion, Group, Messages, Prompt
 from assay.rewards import Scorer
@@ -56,8 +57,14 @@ class Producer:
     def sampling(self) -> Sampling:
         return Sampling(self.options.max_completion_length, self.options.temperature)
 
-    def collect(self, prompts: Sequence[Prompt], trainer_state: Any = None) -> Collected:
-        """One group of `num_generations` completions for each prompt, marked."""
+    def collect(self, curriculum: Curriculum, count: int, trainer_state: Any = None) -> Collected:
+        """`count` groups of `num_generations` marked completions; the curriculum learns from all that was generated."""
+        collected = self.answer(curriculum.draw(count), trainer_state)
+        curriculum.observe(collected.groups)
+        return Collected(collected.groups, {**collected.metrics, **curriculum.metrics()})
+
+    def answer(self, prompts: Sequence[Prompt], trainer_state: Any = None) -> Collected:
+        """One marked group for each prompt."""
         numbered = [Group(prompt, [], draw=self.draws + offset) for offset, prompt in enumerate(prompts)]
         self.draws += len(prompts)
         own = self.ranks.share(numbered)
@@ -98,8 +105,8 @@ class Producer:
         self.draws = state["draws"]
 
 
-def stream_seed(seed: int, draw: int) -> int:
-    """A seed of its own for every draw of a run, whatever rank or batch it falls into."""
+def stream_seed(seed: int, draw: int | str) -> int:
+    """A seed of its own for every draw of a run (or prompt of an evaluation), whatever rank or batch it falls into."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{draw}".encode()).digest()[:7], "big")
 
 

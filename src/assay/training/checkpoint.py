@@ -41,7 +41,9 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
             try:
-                save_file({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}, aside / WEIGHTS)
+                save_file(
+                    {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}, aside / WEIGHTS
+                )
                 torch.save(state, aside / STATE)
                 for path in (aside / WEIGHTS, aside / STATE, aside):
                     sync(path)

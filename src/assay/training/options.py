@@ -16,21 +16,35 @@ class TrainOptions:
     """One step is one optimiser update on `prompts_per_step` groups; a round generates for `steps_per_generation` of them."""
 
     steps: Annotated[int, "Optimiser updates in all; small models often need 300 before the reward moves."] = 300
-    prompts_per_step: Annotated[int, "Prompts in one update; more of them make the gradient less noisy and a step slower."] = 8
-    steps_per_generation: Annotated[int, "Updates made from one round of generation; above 1 the later ones are off-policy."] = 1
+    prompts_per_step: Annotated[
+        int, "Prompts in one update; more of them make the gradient less noisy and a step slower."
+    ] = 8
+    steps_per_generation: Annotated[
+        int, "Updates made from one round of generation; above 1 the later ones are off-policy."
+    ] = 1
     num_iterations: Annotated[int, "Passes over each round; above 1 reuses completions and relies on clipping."] = 1
     learning_rate: Annotated[
-        float | None, "Step size; by default 1e-6 for full fine-tuning and 1e-5 for LoRA, which wants about ten times more."
+        float | None,
+        "Step size; by default 1e-6 for full fine-tuning and 1e-5 for LoRA, which wants about ten times more.",
     ] = None
-    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], "How the step size falls after warm-up."] = "constant"
-    warmup_steps: Annotated[int, "Steps over which the step size rises from zero; raise it if the first steps are unstable."] = 0
+    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], "How the step size falls after warm-up."] = (
+        "constant"
+    )
+    warmup_steps: Annotated[
+        int, "Steps over which the step size rises from zero; raise it if the first steps are unstable."
+    ] = 0
     weight_decay: Annotated[float, "AdamW weight decay; RL runs usually need none."] = 0.0
-    adam_betas: Annotated[tuple[float, float], "AdamW moment decay rates; lower the second for short runs."] = (0.9, 0.999)
+    adam_betas: Annotated[tuple[float, float], "AdamW moment decay rates; lower the second for short runs."] = (
+        0.9,
+        0.999,
+    )
     max_grad_norm: Annotated[float, "Gradient norm above which the update is scaled down; 0 switches it off."] = 1.0
     token_budget: Annotated[
         int, "Tokens in one micro-batch, prompt included; lower it when memory runs out: the gradient stays the same."
     ] = 8192
-    checkpoint_every: Annotated[int, "Rounds between checkpoints; what came after the last one is done again on resume."] = 10
+    checkpoint_every: Annotated[
+        int, "Rounds between checkpoints; what came after the last one is done again on resume."
+    ] = 10
     keep_checkpoints: Annotated[int, "How many of the newest checkpoints stay on disk."] = 2
 
     def __post_init__(self) -> None:

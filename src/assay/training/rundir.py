@@ -44,10 +44,14 @@ class RunDirectory:
             probe.write_text("")
             probe.unlink()
         except (FileExistsError, NotADirectoryError) as error:
-            raise InputError(f"run directory {str(self.path)!r}: a file of that name is in the way; change output_dir or name") from error
+            raise InputError(
+                f"run directory {str(self.path)!r}: a file of that name is in the way; change output_dir or name"
+            ) from error
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            raise InputError(f"run directory {str(self.path)!r} cannot be written ({reason}); change output_dir or name") from error
+            raise InputError(
+                f"run directory {str(self.path)!r} cannot be written ({reason}); change output_dir or name"
+            ) from error
 
     def write_json(self, path: Path, content: Any) -> None:
         write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

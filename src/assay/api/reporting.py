@@ -1,0 +1,147 @@
+"""What the loop is handed to report to and to evaluate with: monitoring and evaluation, joined to a session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.api.session import Session
+from assay.evaluation.progress import Heldout, HeldoutSet
+from assay.monitoring.metrics import rollout_metrics
+from assay.monitoring.monitor import MonitorProtocol
+from assay.policy import Policy
+from assay.ranks import Ranks
+from assay.records import Group
+from assay.training.rows import scoring_batch, tensors_of
+
+OnStep = Callable[[int, Mapping[str, float]], None]
+
+
+class RunReports:
+    """The loop's reports: adds what rollouts say, counts training time, and passes everything to the monitor."""
+
+    def __init__(self, monitor: MonitorProtocol, decoupled: bool, on_step: OnStep | None = None) -> None:
+        self.monitor = monitor
+        self.decoupled = decoupled
+        self.on_step = on_step
+        self.train_seconds = 0.0
+        self._since = time.monotonic()
+
+    def phase(self, name: str, total: int = 0) -> None:
+        self.monitor.phase(name, total)
+
+    def advance(self, done: int) -> None:
+        self.monitor.advance(done)
+
+    def message(self, text: str) -> None:
+        self.monitor.message(text)
+
+    def step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+        now = time.monotonic()
+        self.train_seconds += now - self._since
+        self._since = now
+        whole = {**rollout_metrics(groups, policy_version=step - 1, decoupled=self.decoupled), **metrics}
+        self.monitor.step(step, whole, groups)
+        if self.on_step is not None:
+            self.on_step(step, whole)
+
+    def heldout(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Held-out figures; the time they took is not training time."""
+        self.monitor.heldout(step, metrics)
+        self._since = time.monotonic()
+
+    def rewind(self, step: int) -> None:
+        self.monitor.rewind(step)
+        self._since = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"monitor": self.monitor.state_dict(), "train_seconds": self.train_seconds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.monitor.load_state_dict(state["monitor"])
+        self.train_seconds = state["train_seconds"]
+
+
+class Evaluation:
+    """Held-out evaluation as the loop calls it: when due, measure, report, keep the best model."""
+
+    def __init__(self, session: Session, reports: RunReports, models: Path) -> None:
+        config = session.config
+        prompts = session.pool.heldout[: config.eval.prompts]
+        self.session = session
+        self.reports = reports
+        self.models = models
+        self.last_figure: dict[str, float] = {}
+        self.heldout: Heldout | None = None
+        if prompts:
+            can_compare = session.policy.has_adapters
+            self.heldout = Heldout(
+                [HeldoutSet(prompts, session.scorer)],
+                session.sample,
+                config.eval,
+                config.rollout.max_completion_length,
+                self.log_probs if can_compare else None,
+            )
+
+    def __call__(self, step: int, last: bool) -> None:
+        if self.heldout is None or not self.heldout.due(step, last):
+            return
+        self.reports.phase("evaluate", len(self.heldout.sets[0].prompts))
+        result = self.heldout.evaluate(step)
+        self.last_figure = dict(result.metrics)
+        if result.is_best and step > 0 and self.session.ranks.is_main:
+            save_model(self.session.policy, self.session.tokenizer, self.models / "best")
+        self.reports.heldout(step, result.metrics)
+
+    def log_probs(self, groups: list[Group]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(policy's, base model's) log-probabilities of each completion, a group at a time."""
+        import torch
+
+        policy, temperature = self.session.policy, self.session.config.rollout.temperature
+        for group in groups:
+            tokens, mask, _ = tensors_of(group.completions)
+            batch = scoring_batch([group], tokens)
+            with torch.no_grad():
+                own = policy(batch, temperature=temperature).logps.float().cpu()
+                base = policy.reference(batch, temperature=temperature).float().cpu()
+            for row in range(len(tokens)):
+                yield own[row][mask[row]].numpy(), base[row][mask[row]].numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"heldout": self.heldout.state_dict() if self.heldout else None, "last": self.last_figure}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.heldout is not None and state["heldout"] is not None:
+            self.heldout.load_state_dict(state["heldout"])
+        self.last_figure = dict(state["last"])
+
+
+def save_model(policy: Policy, tokenizer: Any, folder: Path) -> None:
+    """Adapters, or all weights, with the tokenizer; transformers and vLLM load the folder. Written aside and renamed."""
+    aside = folder.with_name(f".{folder.name}.tmp{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    if policy.has_adapters:
+        policy.save_adapter(aside)
+    else:
+        policy.save_merged(aside)
+    tokenizer.save_pretrained(aside)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(aside, folder)
+
+
+def ranks_progress(reports: RunReports, ranks: Ranks) -> Callable[[str, int, int], None]:
+    """The producer's progress as phases and counts over all ranks."""
+
+    def progress(phase: str, done: int, total: int) -> None:
+        if done == 0:
+            reports.phase(phase, total * ranks.world)
+        else:
+            reports.advance(done * ranks.world)
+
+    return progress

@@ -1,0 +1,18 @@
+"""What every command prints in the same way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def print_json(content: Any) -> None:
+    """One machine-readable object on standard output, and nothing else there."""
+    json.dump(content, sys.stdout, indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write("\n")
+
+
+def note(text: str) -> None:
+    """A line for the person, on standard error."""
+    print(text, file=sys.stderr)

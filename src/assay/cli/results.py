@@ -1,0 +1,43 @@
+"""What `assay train` shows when it is done: before and after, the curve, where the model lies, what to type next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from assay.monitoring.history import read_metrics
+from assay.monitoring.plots import before_after_table, learning_curve, terminal_curve
+
+if TYPE_CHECKING:
+    from assay.api.run import RunResult
+
+
+def show_result(result: RunResult) -> None:
+    """Tables and the curve on standard output; the curve also as PNG and SVG in the run directory."""
+    console = Console()
+    summary, directory = result.summary, result.directory
+    history = read_metrics(directory / "metrics.jsonl")
+    console.print(terminal_curve(history), highlight=False, markup=False)
+    pictures = [directory / "learning_curve.png", directory / "learning_curve.svg"]
+    learning_curve(history, *pictures, title=f"{summary['name']} (seed {summary['seed']})")
+    before = {"greedy accuracy": summary["heldout_before"], "sampled pass rate": summary.get("pass_rate_before")}
+    after = {"greedy accuracy": summary["heldout_after"], "sampled pass rate": summary.get("pass_rate_after")}
+    measured = {name for name in before if before[name] is not None or after[name] is not None}
+    console.print(
+        before_after_table(
+            {name: value for name, value in before.items() if name in measured},
+            {name: value for name, value in after.items() if name in measured},
+            f"On {summary['heldout_prompts']} held-out prompts, before and after {summary['steps']} steps",
+        )
+    )
+    minutes, seconds = divmod(round(summary["train_seconds"]), 60)
+    total_minutes, total_seconds = divmod(round(summary["total_seconds"]), 60)
+    console.print(
+        f"Training took {minutes} min {seconds:02d} s ({total_minutes} min {total_seconds:02d} s with loading and evaluation); "
+        f"peak memory {summary['peak_memory_gib']:.1f} GiB.",
+        highlight=False,
+    )
+    if not summary["finished"]:
+        console.print(f"Stopped after step {summary['steps']}. The same command goes on from there.", highlight=False)
+    console.print(f"Curve   {pictures[0]}\nModel   {result.model}\nTry it  assay try {directory}", highlight=False)

@@ -1,0 +1,181 @@
+"""One optimiser update: a window of rows, cut into micro-batches, whose gradients add up to exactly that of the whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from assay.errors import RunError
+from assay.objectives import Denominators, Metrics, Objective
+from assay.policy import Policy, ScoringBatch, plan_micro_batches
+from assay.policy.model import EntropyMode
+from assay.ranks import Ranks
+from assay.training.options import TrainOptions
+from assay.training.rows import Window, select, to_device
+
+GRADIENT_BUCKET = 2**24
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update measured. `skipped` when no row of any rank had a signal: nothing moved, not even momentum."""
+
+    metrics: dict[str, float]
+    skipped: bool
+
+
+class Updater:
+    """Holds what stays the same from update to update. `dump_folder` gets the offending window of a NaN."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        objective: Objective,
+        optimizer: torch.optim.Optimizer,
+        options: TrainOptions,
+        *,
+        temperature: float,
+        max_completion_length: int,
+        ranks: Ranks,
+        dump_folder: Path,
+    ) -> None:
+        self.policy = policy
+        self.objective = objective
+        self.optimizer = optimizer
+        self.options = options
+        self.temperature = temperature
+        self.max_completion_length = max_completion_length
+        self.ranks = ranks
+        self.dump_folder = dump_folder
+        self.parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        bonus = objective.spec.has_entropy_bonus
+        self.entropies: EntropyMode = "grad" if bonus else "value" if objective.needs_entropy else "none"
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=policy.choices["dtype"] == "float16")
+
+    def __call__(self, window: Window, step: int, learning_rate: float) -> Updated:
+        """Update the policy by `window` (this rank's share); collective: every rank calls it with its own share."""
+        plan = self.plan(window, window.forwarded(self.objective.forwards_dead_rows))
+        denominators = self.denominators(window, len(plan))
+        if self.ranks.max(len(plan)) == 0:
+            return Updated({"skipped_update": 1.0, "learning_rate": learning_rate, "grad_norm": 0.0}, skipped=True)
+        torch.manual_seed(step)
+        parts = [self.backward(window, indices, denominators) for indices in plan]
+        self.ranks_sum_gradients()
+        metrics = self.reduce(parts, window, denominators)
+        norm = self.gradient_norm()
+        if not math.isfinite(norm) and not self.scaler.is_enabled():
+            raise self.not_finite(window, step, metrics, norm)
+        self.apply(learning_rate)
+        return Updated(
+            {**metrics, "grad_norm": norm, "learning_rate": learning_rate, "skipped_update": 0.0}, skipped=False
+        )
+
+    def plan(self, window: Window, indices: list[int]) -> list[list[int]]:
+        """Micro-batches of row indices under the token budget."""
+        batch = window.batch.select(indices)
+        cut = plan_micro_batches(
+            [len(prompt) for prompt in batch.prompts],
+            [len(row) for row in batch.rows],
+            batch.row_prompt,
+            self.options.token_budget,
+            shared=self.policy.shares_prefixes,
+        )
+        return [[indices[position] for position in micro] for micro in cut] if indices else []
+
+    def denominators(self, window: Window, micro_batches: int) -> Denominators:
+        """Counts over the window and all ranks, before anything is split."""
+        sums = self.objective.measure(
+            window.rows.mask,
+            window.group_ids,
+            window.no_signal,
+            entropy_mask=window.rows.entropy_mask,
+            micro_batches=micro_batches,
+        )
+        return Denominators.from_sums(self.ranks.sum(sums), self.max_completion_length)
+
+    def backward(self, window: Window, indices: list[int], denominators: Denominators) -> Metrics:
+        """Add the gradient of some rows of the window."""
+        batch = window.batch.select(indices)
+        rows = to_device(select(window.rows, indices, batch.shape[1]), self.policy.device)
+        outputs = self.policy(batch, temperature=self.temperature, entropies=self.entropies)
+        loss, metrics = self.objective(outputs, rows, denominators)
+        self.scaler.scale(loss).backward()
+        return metrics
+
+    def ranks_sum_gradients(self) -> None:
+        """Sum gradients over ranks in flat buckets: losses share global denominators, so the sum is the whole gradient."""
+        if self.ranks.world == 1:
+            return
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        for bucket in buckets([parameter.grad for parameter in self.parameters if parameter.grad is not None]):
+            flat = self.ranks.sum(torch.cat([gradient.flatten() for gradient in bucket]))
+            for gradient, part in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def reduce(self, parts: list[Metrics], window: Window, denominators: Denominators) -> dict[str, float]:
+        """Metrics over micro-batches and ranks. A rank without rows measures an empty batch, so that names agree."""
+        if not parts:
+            parts = [self.measure_nothing(denominators, window)]
+        whole = Metrics.reduce(parts)
+        if self.ranks.world > 1:
+            additive, extreme = (tensor.to(self.policy.device) for tensor in whole.pack())
+            whole = whole.unpack(self.ranks.sum(additive), self.ranks.maximum(extreme))
+        self.objective.observe(whole)
+        return whole.values()
+
+    def measure_nothing(self, denominators: Denominators, window: Window) -> Metrics:
+        with torch.no_grad():
+            outputs = self.policy(ScoringBatch((), (), ()), entropies=self.entropies)
+            return self.objective(outputs, to_device(select(window.rows, [], 1), self.policy.device), denominators)[1]
+
+    def gradient_norm(self) -> float:
+        """The norm over all trainable parameters, after which they are scaled down to `max_grad_norm`."""
+        self.scaler.unscale_(self.optimizer)
+        limit = self.options.max_grad_norm or math.inf
+        return float(nn.utils.clip_grad_norm_(self.parameters, limit))
+
+    def apply(self, learning_rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def not_finite(self, window: Window, step: int, metrics: dict[str, float], norm: float) -> RunError:
+        """Save what led to a NaN and say where it is; the weights are still those before the update."""
+        path = self.dump_folder / f"nan-step-{step}-rank-{self.ranks.rank}.pt"
+        tensors = {name: value for name, value in vars(window.rows).items() if value is not None}
+        torch.save({"step": step, "metrics": metrics, "rows": tensors, "tokens": [torch.tensor(row) for row in window.batch.rows],
+                    "prompts": [torch.tensor(prompt) for prompt in window.batch.prompts], "row_prompt": window.batch.row_prompt}, path)  # fmt: skip
+        return RunError(
+            f"step {step}: the gradient norm is {norm} (loss {metrics.get('loss')}); the batch is in {path}. Weights are those of "
+            f"the last checkpoint: lower train.learning_rate or set model.dtype=float32, then run the same command"
+        )
+
+
+def buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Consecutive tensors of one dtype, up to a number of elements."""
+    bucket: list[torch.Tensor] = []
+    for tensor in tensors:
+        full = bucket and sum(item.numel() for item in bucket) + tensor.numel() > GRADIENT_BUCKET
+        if bucket and (full or bucket[0].dtype != tensor.dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def adamw(policy: Policy, options: TrainOptions) -> torch.optim.Optimizer:
+    """AdamW over what is trainable; the learning rate is set at every step."""
+    trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(
+        trainable, lr=0.0, betas=options.adam_betas, weight_decay=options.weight_decay, foreach=True
+    )

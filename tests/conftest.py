@@ -17,7 +17,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`tiny_folder("llama")`: a folder with a random two-layer model and a byte-level tokenizer with a chat template."""
+    """`tiny_folder("llama")`: a folder with a random two-layer model and a byte-level chat tokenizer."""
     made: dict[Any, Path] = {}
 
     def make(architecture: str = "llama", *, seed: int = 0, **changes: Any) -> Path:

@@ -230,7 +230,7 @@ class Policy(nn.Module):
 
     def save_adapter(self, folder: Path | str) -> None:
         """Write the adapters as peft does."""
-        self.model.save_pretrained(folder)  # type: ignore[operator]
+        self.model.save_pretrained(folder)
 
     def save_merged(self, folder: Path | str) -> None:
         """Write a plain model folder (adapters merged) that transformers and vLLM load."""

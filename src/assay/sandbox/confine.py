@@ -1,7 +1,8 @@
 """How each level confines a program: what the zygote prepares once, and what each child does to itself before it runs.
 
-A confinement is prepared in the zygote (`prepare`), which fails with OSError or ValueError where the host refuses; then for
-every program `before_fork` runs in the zygote and `enter` in the child, which after it can no longer reach anything.
+A confinement is prepared in the zygote (`prepare`), which fails with OSError or ValueError where the host refuses;
+then for every program `before_fork` runs in the zygote and `enter` in the child, which after it can no longer reach
+anything.
 """
 
 from __future__ import annotations

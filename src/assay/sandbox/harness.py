@@ -1,8 +1,9 @@
 """What runs inside the child beside the program: loads it, feeds it, sends plain answers out.
 
-Nothing here decides anything. The program shares this process and may patch all of it; the worst it can achieve is a wrong answer,
-because what counts as right stays outside. Modes: `script` runs the text as a program; `calls` answers one request after another;
-`asserts` runs a test text whose function under test is only a stub that asks another sandbox.
+Nothing here decides anything. The program shares this process and may patch all of it; the worst it can achieve is a
+wrong answer, because what counts as right stays outside. Modes: `script` runs the text as a program; `calls` answers
+one request after another; `asserts` runs a test text whose function under test is only a stub that asks another
+sandbox.
 """
 
 from __future__ import annotations
@@ -76,11 +77,12 @@ def main(fd: int) -> int:
 
 def fresh_streams() -> None:
     """New stream objects on descriptors 0 to 2, as an interpreter that was just started would have."""
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), encoding="utf-8")
-    sys.stdout = sys.__stdout__ = io.TextIOWrapper(open(1, "wb", closefd=False), encoding="utf-8")
-    sys.stderr = sys.__stderr__ = io.TextIOWrapper(
-        open(2, "wb", closefd=False), encoding="utf-8", errors="backslashreplace", line_buffering=True
-    )
+    raw = [open(fd, mode, closefd=False) for fd, mode in ((0, "rb"), (1, "wb"), (2, "wb"))]  # noqa: SIM115
+    sys.stdin = io.TextIOWrapper(raw[0], encoding="utf-8")
+    sys.stdout = io.TextIOWrapper(raw[1], encoding="utf-8")
+    sys.stderr = io.TextIOWrapper(raw[2], encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
 
 
 def flush() -> None:
@@ -109,7 +111,7 @@ def run_script(link: Link, job: dict[str, Any]) -> int:
     except SystemExit as stop:
         status = exit_status(stop)
     except BaseException:  # noqa: BLE001 - whatever it raised goes to its own stderr
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         status = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -137,7 +139,12 @@ def describe(error: BaseException) -> dict[str, Any]:
     except Exception:  # noqa: BLE001 - a hostile __str__
         text = "(no traceback)"
     message = error.args[0] if error.args and type(error.args[0]) is str else ""
-    return {"raised": type(error).__name__, "builtin": kinds[0] if kinds else "", "message": message[:500], "text": text}
+    return {
+        "raised": type(error).__name__,
+        "builtin": kinds[0] if kinds else "",
+        "message": message[:500],
+        "text": text,
+    }
 
 
 def resolve(namespace: dict[str, Any], entry: str) -> Callable[..., Any]:

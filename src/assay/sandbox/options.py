@@ -52,11 +52,9 @@ class Limits:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            least = 0 if name in ("processes", "scratch_mb") else 1
-            if name == "wall_seconds":
-                least = 0.05
+            least = {"processes": 0.0, "scratch_mb": 0.0, "wall_seconds": 0.05}.get(name, 1.0)
             if value < least:
-                raise ValueError(f"sandbox limits: {name} is {value!r}; it must be at least {least}")
+                raise ValueError(f"sandbox limits: {name} is {value!r}; it must be at least {least:g}")
 
     @property
     def worst_case_bytes(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from assay.sandbox import spawn
 from assay.sandbox.options import Level, Limits, SandboxOptions
 from assay.sandbox.results import Ended, InfraError, Isolation, IsolationError, RunResult
-from assay.sandbox.runs import ProgramEnded, Run, memory_file
+from assay.sandbox.runs import Run
 from assay.sandbox.workers import Worker
 
 T = TypeVar("T")
@@ -206,8 +206,8 @@ class Sandbox:
     ) -> concurrent.futures.Future[tuple[T, int]]:
         """Hold a conversation with `runs` programs at once; the future gives (its result, retries).
 
-        `talk` runs on the pool's thread and may run twice: once more after a stall or a crash of ours. It must not block.
-        The future raises InfraError where the sandbox failed both times. `runs` is at most 2.
+        `talk` runs on the pool's thread and may run twice: once more after a stall or a crash of ours. It must not
+        block. The future raises InfraError where the sandbox failed both times. `runs` is at most 2.
         """
         return self.submit(self.pool.converse(talk, runs, limits or self.options.limits))
 
@@ -300,4 +300,9 @@ def let_go_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=let_go_in_child)
-atexit.register(lambda: [sandbox.close() for sandbox in list(OPEN)])
+
+
+@atexit.register
+def close_all() -> None:
+    for sandbox in list(OPEN):
+        sandbox.close()

@@ -27,7 +27,9 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True)
 class Usage:
-    """What a run took: CPU and wall in seconds, the largest resident set in MiB. `stalled_s` is host time given back."""
+    """What a run took: CPU and wall in seconds, the largest resident set in MiB. `stalled_s` is host time given
+    back.
+    """
 
     cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -37,7 +39,9 @@ class Usage:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one program did. `exit_code` is None where a signal ended it; `retried` counts stalls and crashes of ours."""
+    """What one program did. `exit_code` is None where a signal ended it; `retried` counts stalls and crashes of
+    ours.
+    """
 
     ended: Ended
     exit_code: int | None = None

@@ -40,7 +40,8 @@ def build_root(readable: list[str]) -> None:
     """Replace this mount namespace's root by a private one. Needs CAP_SYS_ADMIN over a mount namespace of its own."""
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     base = next(
-        (point for point in MOUNT_POINTS if os.path.isdir(point) and not any(is_below(x, point) for x in readable)), None
+        (point for point in MOUNT_POINTS if os.path.isdir(point) and not any(is_below(x, point) for x in readable)),
+        None,
     )
     if base is None:
         raise OSError(2, f"no folder among {', '.join(MOUNT_POINTS)} is free to mount the private root on")
@@ -59,7 +60,9 @@ def build_root(readable: list[str]) -> None:
     if not os.path.lexists(base + "/tmp"):
         os.symlink(SCRATCH, base + "/tmp")
     os.chdir(base)
-    linux.mount("none", base, None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+    linux.mount(
+        "none", base, None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+    )
     linux.pivot_root_here()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -111,10 +112,8 @@ class Run:
             if broken:
                 self.kill(Ended.PROTOCOL_ERROR)
             else:
-                try:
+                with contextlib.suppress(OSError):  # gone already, which is what we want
                     self.wire.shutdown(socket.SHUT_WR)
-                except OSError:
-                    pass  # the other side is gone already, which is what we want
             done = await self.done
             self.drain()
             self.result = self.judge(done, broken or ("answers nobody asked for" if self.buffer else ""))

@@ -29,6 +29,9 @@ OPEN_CHANGES = 0o1 | 0o2 | 0o100 | 0o1000 | 0o20000000  # WRONLY, RDWR, CREAT, T
 FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)  # dup, flags, locks, pipe size; never owner or signal
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
 PRCTL_OPTIONS = (2, 3, 15, 16, 21, 23, 39, 0x53564D41)  # names, getters, naming of anonymous memory
+DOCKER_REFUSES = """
+unshare setns mount umount2 pivot_root mount_setattr open_tree move_mount fsopen bpf perf_event_open
+"""
 SELF = 0xFFFFFFF0  # stands for the program's own pid until `for_pid` fills it in
 
 
@@ -101,12 +104,12 @@ def build(level: Level, processes: bool, machine: str | None = None) -> Filter:
     rules = [op(LOAD, ARCH), op(EQUAL, arch, 1, 0), op(RETURN, KILL), op(LOAD, NR)]
     if machine == "x86_64":
         rules += [op(AT_LEAST, X32_BIT, 0, 1), op(RETURN, KILL)]
-    names = list(ALLOWED)
+    names = ALLOWED.split()
     if own_namespace:
-        names += FILE_CHANGES + SIGNALS + ["open", "openat"]
+        names += [*FILE_CHANGES.split(), *SIGNALS.split(), "open", "openat"]
     if processes:
-        names += PROCESSES
-    rules += allow(numbers[name] for name in names if name in numbers)
+        names += PROCESSES.split()
+    rules += allow(number for name in names if (number := numbers.get(name)) is not None)
     for name, rule in argument_rules(own_namespace, processes, numbers):
         if name in numbers:
             rules += rule
@@ -115,7 +118,9 @@ def build(level: Level, processes: bool, machine: str | None = None) -> Filter:
     return Filter(b"".join(rules), slots)
 
 
-def argument_rules(own_namespace: bool, processes: bool, numbers: dict[str, int | None]) -> list[tuple[str, list[bytes]]]:
+def argument_rules(
+    own_namespace: bool, processes: bool, numbers: dict[str, int | None]
+) -> list[tuple[str, list[bytes]]]:
     """The calls whose arguments decide, as (name, instructions)."""
 
     def rule(name: str, make, *args) -> tuple[str, list[bytes]]:
@@ -155,7 +160,19 @@ def emulated_docker(machine: str | None = None, landlock: bool = True) -> Filter
     """
     machine = machine or platform.machine()
     arch, column = AUDIT_ARCH[machine]
-    names = "unshare setns mount umount2 pivot_root mount_setattr open_tree move_mount fsopen bpf perf_event_open".split()
+    names = [
+        "unshare",
+        "setns",
+        "mount",
+        "umount2",
+        "pivot_root",
+        "mount_setattr",
+        "open_tree",
+        "move_mount",
+        "fsopen",
+        "bpf",
+        "perf_event_open",
+    ]
     if not landlock:
         names += ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"]
     rules = [op(LOAD, ARCH), op(EQUAL, arch, 1, 0), op(RETURN, ALLOW), op(LOAD, NR)]

@@ -18,7 +18,8 @@ from assay.sandbox.options import Level, SandboxOptions
 from assay.sandbox.results import InfraError
 
 START_SECONDS = 60.0
-# The whole environment of a zygote: nothing of the trainer's. One hash seed, so that set order is the same on every worker.
+# The whole environment of a zygote: nothing of the trainer's. One hash seed, so that set order is the same on every
+# worker.
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",
@@ -124,7 +125,7 @@ def greet(control: socket.socket, config: dict[str, Any]) -> dict[str, Any]:
 
 def climb_down(options: SandboxOptions) -> tuple[Zygote, tuple[str, ...]]:
     """The first zygote of the ladder that stands, and why the rungs above it do not."""
-    missing = []
+    missing: list[str] = []
     for level in sorted(Level, reverse=True):
         if level > Level.parse(options.at_most):
             continue

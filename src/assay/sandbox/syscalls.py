@@ -1,8 +1,8 @@
 """System-call numbers for x86_64 and aarch64, and which of them a confined program may make.
 
-Data only. The numbers are the kernel's (asm/unistd_64.h and asm-generic/unistd.h; tests/sandbox checks them against the
-installed headers). Whatever is not named in ALLOWED, or allowed by a rule in seccomp.py, is refused: with EPERM where we
-know it, with ENOSYS where it is newer than LAST_KNOWN, so that the C library takes its fallback.
+Data only, as words between spaces. The numbers are the kernel's (asm/unistd_64.h and asm-generic/unistd.h; tests/sandbox checks them against the
+installed headers). Whatever is not named in ALLOWED, or allowed by a rule in seccomp.py, is refused: with EPERM where
+we know it, with ENOSYS where it is newer than LAST_KNOWN, so that the C library takes its fallback.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ ALLOWED = """
 read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2 close close_range dup dup2 dup3 lseek pipe
 pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd
 eventfd2 timerfd_create timerfd_settime timerfd_gettime signalfd signalfd4 stat lstat fstat newfstatat statx access
-faccessat faccessat2 readlink readlinkat getdents getdents64 getcwd chdir fchdir statfs fstatfs umask fadvise64 readahead
-sendfile copy_file_range getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr mmap munmap mremap mprotect madvise
-msync mincore brk munlock futex futex_waitv set_robust_list rseq membarrier set_tid_address sched_yield
+faccessat faccessat2 readlink readlinkat getdents getdents64 getcwd chdir fchdir statfs fstatfs umask fadvise64
+readahead sendfile copy_file_range getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr mmap munmap mremap
+mprotect madvise msync mincore brk munlock futex futex_waitv set_robust_list rseq membarrier set_tid_address sched_yield
 sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval
 getpriority getcpu rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack pause
-alarm getitimer setitimer timer_create timer_settime timer_gettime timer_getoverrun timer_delete nanosleep clock_nanosleep
-clock_gettime clock_getres gettimeofday time times restart_syscall getpid getppid gettid getuid geteuid getgid getegid
-getresuid getresgid getgroups getpgid getpgrp getsid getrusage getrlimit setrlimit sysinfo uname getrandom exit exit_group
-wait4 waitid arch_prctl capget recvfrom sendto shutdown getsockopt getsockname getpeername
-""".split()
+alarm getitimer setitimer
+timer_create timer_settime timer_gettime timer_getoverrun timer_delete nanosleep
+clock_nanosleep clock_gettime clock_getres gettimeofday time times restart_syscall getpid getppid gettid getuid
+geteuid getgid getegid getresuid getresgid getgroups getpgid getpgrp getsid getrusage getrlimit setrlimit sysinfo
+uname getrandom exit exit_group wait4 waitid arch_prctl capget recvfrom sendto shutdown getsockopt getsockname
+getpeername
+"""
 
 # Change files; allowed only where the program has a scratch file system of its own.
 FILE_CHANGES = """
 creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink symlinkat chmod fchmod fchmodat
 truncate ftruncate fallocate utime utimes futimesat utimensat fsync fdatasync flock
-""".split()
+"""
 
 # Only where the program may have child processes.
-PROCESSES = "fork vfork execve execveat".split()
+PROCESSES = "fork vfork execve execveat"
 
 # Reach the caller's own pid namespace; allowed only where it has one.
-SIGNALS = "kill tgkill tkill setsid setpgid".split()
+SIGNALS = "kill tgkill tkill setsid setpgid"
 
 # name -> (x86_64, aarch64); None where that architecture never had it.
 NUMBERS: dict[str, tuple[int | None, int | None]] = {

@@ -1,8 +1,9 @@
 """What travels between a program and us: length-prefixed JSON frames, and plain Python data inside them.
 
-Read by both sides, so nothing here may be trusted by the program's side; on our side everything that comes in is capped in
-size and depth before it is parsed, and becomes plain data of exact built-in types or a WireError. Numbers wider than 53 bits travel in
-base 16, which is linear to read; sets travel as lists and are not built here, because a program could choose colliding members.
+Read by both sides, so nothing here may be trusted by the program's side; on our side everything that comes in is
+capped in size and depth before it is parsed, and becomes plain data of exact built-in types or a WireError. Numbers
+wider than 53 bits travel in base 16, which is linear to read; sets travel as lists and are not built here, because a
+program could choose colliding members.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ def encode(value: Any, depth: int = 0, convert: Callable[[Any], Any] | None = No
     if kind is tuple or kind is set or kind is frozenset:
         return {TAG: kind.__name__, "v": [encode(item, depth + 1, convert) for item in value]}
     if kind is dict:
-        return {TAG: "dict", "v": [[encode(k, depth + 1, convert), encode(v, depth + 1, convert)] for k, v in value.items()]}
+        return {
+            TAG: "dict",
+            "v": [[encode(k, depth + 1, convert), encode(v, depth + 1, convert)] for k, v in value.items()],
+        }
     if kind is bytes:
         return {TAG: "bytes", "v": base64.b64encode(value).decode()}
     if kind is complex:
@@ -124,7 +128,9 @@ def encode(value: Any, depth: int = 0, convert: Callable[[Any], Any] | None = No
 
 
 def decode(data: Any) -> Any:
-    """The plain value of `encode`'s JSON. Only for data from our own side: it builds sets and dicts. Raises WireError."""
+    """The plain value of `encode`'s JSON. Only for data from our own side: it builds sets and dicts. Raises
+    WireError.
+    """
     if type(data) is list:
         return [decode(item) for item in data]
     if type(data) is not dict:

@@ -1,4 +1,6 @@
-"""Tries, from where a program stands, what this host really enforces. The level is what was seen, not what was asked for."""
+"""Tries, from where a program stands, what this host really enforces. The level is what was seen, not what was asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 CANARY = "assay-canary-contents"
 
 # Each function returns what it got; an exception is what we hope for. Nothing here can do harm where it succeeds.
-PROGRAM = '''
+PROGRAM = """
 import ctypes, json, os, socket, sys, threading
 canary, writable, port, victim = json.loads(sys.argv[1])
 def network(): socket.create_connection(("127.0.0.1", port), 2).close()
@@ -49,7 +51,7 @@ for probe in (network, read, write, truncate, see, environ, fork, execute, names
     try: out[probe.__name__] = [True, str(probe())[:60]]
     except BaseException as error: out[probe.__name__] = [False, f"{type(error).__name__}: {error}"[:120]]
 print(json.dumps(out))
-'''
+"""
 
 # probe -> (promise, lowest level that promises it)
 PROMISES = {
@@ -89,8 +91,7 @@ def witness(sandbox: Sandbox, missing: Iterable[str]) -> Isolation:
     zygote = sandbox.pool.first
     small = Limits(cpu_seconds=2, wall_seconds=20, memory_mb=128, scratch_mb=1, file_mb=1)
     with bait() as arguments:
-        sleeping = sandbox.start("import time\nx = 0\nwhile time.sleep(0.001) is None: x += sum(range(3000))",
-                                 limits=replace(small, wall_seconds=0.3))  # fmt: skip
+        endless = sandbox.start("while True: pass", limits=replace(small, wall_seconds=0.3))
         hungry = sandbox.start("x = bytearray(300 << 20)", limits=small)
         tried = sandbox.run(PROGRAM, argv=[json.dumps(arguments)], limits=small)
         touched = Path(arguments[1]).exists() or Path(arguments[0]).stat().st_size != len(CANARY)
@@ -99,7 +100,7 @@ def witness(sandbox: Sandbox, missing: Iterable[str]) -> Isolation:
     probes = [judge(name, seen, touched) for name, seen in json.loads(tried.stdout).items()]
     limits = (
         ("memory cap", hungry.result().ended is Ended.MEMORY_LIMIT, hungry.result().ended),
-        ("wall limit kills", sleeping.result().ended is Ended.WALL_LIMIT, sleeping.result().ended),
+        ("wall limit kills", endless.result().ended is Ended.WALL_LIMIT, endless.result().ended),
     )
     probes += [Probe(text, held, Level.LIMITS_ONLY, str(seen)) for text, held, seen in limits]
     level = max(x for x in Level if x <= zygote.level and (x == 0 or all(p.held for p in probes if p.needed_for <= x)))
@@ -119,9 +120,9 @@ def refusal(isolation: Isolation, required: Level) -> str:
     broken = [probe.promise for probe in isolation.probes if not probe.held and probe.needed_for <= required]
     why = "; ".join(isolation.missing) or "no mechanism is missing"
     return (
-        f"this host gives untrusted programs only level {isolation.level.label}, and {required.label} is required ({why};"
-        f" not held: {', '.join(broken) or 'nothing'}). Run where seccomp and Landlock or user namespaces are allowed, or accept"
-        f" less with sandbox.require={isolation.level.label} and sandbox.allow_unsafe=true"
+        f"this host gives untrusted programs only level {isolation.level.label}, and {required.label} is required"
+        f" ({why}; not held: {', '.join(broken) or 'nothing'}). Run where seccomp and Landlock or user namespaces are"
+        f" allowed, or accept less with require={isolation.level.label} and allow_unsafe=true"
     )
 
 

@@ -1,8 +1,9 @@
 """The zygote: a small warm interpreter that forks once for every program and watches over the forks.
 
-Started with a clean environment by spawn.py, never forked from the trainer. It knows which programs run and their limits, but
-never their code, inputs or results: those travel over descriptors that it hands to the child and closes. It is single-threaded,
-reads only what the trainer sends, and ends with the trainer: when the control socket closes, everything below it dies.
+Started with a clean environment by spawn.py, never forked from the trainer. It knows which programs run and their
+limits, but never their code, inputs or results: those travel over descriptors that it hands to the child and closes.
+It is single-threaded, reads only what the trainer sends, and ends with the trainer: when the control socket closes,
+everything below it dies.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ WIRE = 3
 TICK = 0.1
 MAX_STALL = 30.0
 STDLIB = """
-abc argparse array ast asyncio base64 bisect calendar cmath collections collections.abc contextlib copy csv dataclasses datetime
-decimal enum fractions functools hashlib heapq inspect io itertools json keyword linecache locale math numbers operator os
-pprint queue random re sched secrets shutil signal site statistics string struct tempfile textwrap threading time tokenize
-traceback types typing unicodedata uuid warnings weakref
-""".split()
+abc argparse array ast asyncio base64 bisect calendar cmath collections collections.abc contextlib copy csv
+dataclasses datetime decimal enum fractions functools hashlib heapq inspect io itertools json keyword linecache locale
+math numbers operator os pprint queue random re sched secrets shutil signal site statistics string struct tempfile
+textwrap threading time tokenize traceback types typing unicodedata uuid warnings weakref
+"""
 
 
 def stand_in_for_packages() -> None:
@@ -221,7 +222,7 @@ def main() -> None:
             return
         buffer += data
     sys.path += config["paths"]
-    for name in (*STDLIB, *config["preload"]):
+    for name in (*STDLIB.split(), *config["preload"]):
         importlib.import_module(name)
     level = Level(config["level"])
     confinement = confine.CONFINEMENTS[level](config)

@@ -1,4 +1,4 @@
-"""TRL's own advantages and reward metrics on given rewards: a real trainer around a tiny model, its rewards replaced."""
+"""TRL's own advantages and reward metrics on given rewards: a real trainer of a tiny model, its rewards replaced."""
 
 import pytest
 import torch

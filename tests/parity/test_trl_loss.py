@@ -18,9 +18,9 @@ pytest.importorskip("trl", reason="the extra `parity` installs TRL")
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
-from trl.experimental.gmpo.gmpo_trainer import GMPOTrainer  # noqa: E402
-from trl.trainer.grpo_trainer import GRPOTrainer  # noqa: E402
-from trl.trainer.rloo_trainer import RLOOTrainer  # noqa: E402
+from trl.experimental.gmpo.gmpo_trainer import GMPOTrainer
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.rloo_trainer import RLOOTrainer
 
 ROWS, TOKENS, MAX_LENGTH = 6, 9, 16
 

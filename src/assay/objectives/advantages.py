@@ -13,6 +13,7 @@ from assay.objectives.denominators import SumOverRanks, sum_locally
 from assay.objectives.groups import Groups
 from assay.objectives.kl import KL_ESTIMATORS
 from assay.objectives.metrics import Metrics
+from assay.objectives.scores import Scores, verdicts
 from assay.objectives.spec import ObjectiveSpec
 from assay.objectives.values import discounted_sum, gae, last_token, left_packed, whiten
 
@@ -72,7 +73,7 @@ def compute_advantages(
 
     Raises ValueError for an infinite reward, for weights of another length, and for a missing input that `spec` needs.
     """
-    scores = _Scores.of(rewards, group_ids, weights, spec, truncated)
+    scores = Scores.of(rewards, group_ids, weights, spec, truncated)
     shaped = _shaped(scores, spec, tokens)
     returns = None
     if spec.baseline == "value":
@@ -105,65 +106,7 @@ def optimal_value(rewards: Tensor, group_ids: Tensor, beta1: float) -> Tensor:
     return top + beta1 * groups.mean(torch.exp((rewards - top) / beta1), everyone).log()
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """Rewards in float64: per function, summed, who votes in statistics, and which groups agree."""
-
-    per_function: Tensor
-    weights: Tensor
-    total: Tensor
-    votes: Tensor
-    scorable: Tensor
-    groups: Groups
-    uniform: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        rewards: Tensor,
-        group_ids: Tensor,
-        weights: Sequence[float] | Tensor | None,
-        spec: ObjectiveSpec,
-        truncated: Tensor | None,
-    ) -> _Scores:
-        rewards = wide(rewards)
-        if rewards.dim() != 2:
-            raise ValueError(f"rewards must be [N, F], one column a function; got shape {tuple(rewards.shape)}")
-        if rewards.isinf().any():
-            row, column = rewards.isinf().nonzero()[0].tolist()
-            raise ValueError(
-                f"reward of row {row}, function {column} is infinite; a reward must be finite or NaN (None)"
-            )
-        w = torch.ones(rewards.shape[1]) if weights is None else torch.as_tensor(weights)
-        w = w.to(rewards)
-        if w.shape != rewards.shape[1:]:
-            raise ValueError(f"{w.numel()} reward weights for {rewards.shape[1]} reward functions")
-        total, scorable = _total(rewards, w, spec)
-        votes = scorable
-        if truncated is not None and spec.mask_truncated_completions and not spec.truncated_in_baseline:
-            votes = scorable & ~truncated
-        groups = Groups(group_ids)
-        if spec.multi_objective_aggregation == "normalize_then_sum":
-            counted = votes.unsqueeze(-1) & ~rewards.isnan() & (w != 0)
-            uniform = groups.uniform(rewards, counted).all(-1)
-        else:
-            uniform = groups.uniform(total, votes)
-        return cls(rewards, w, total, votes, scorable, groups, uniform)
-
-
-def _total(rewards: Tensor, weights: Tensor, spec: ObjectiveSpec) -> tuple[Tensor, Tensor]:
-    """The weighted sum [N] over the functions that apply, and which rows have any."""
-    applies = ~rewards.isnan()
-    total = torch.where(applies, rewards * weights, 0.0).sum(-1)
-    if spec.partial_rewards == "renormalize":
-        applied = torch.where(applies, weights, 0.0).sum(-1)
-        total = torch.where(applied != 0, total * weights.sum() / applied, total)
-    if spec.reward_clip_range is not None:
-        total = total.clamp(*spec.reward_clip_range)
-    return total, applies.any(-1)
-
-
-def _shaped(scores: _Scores, spec: ObjectiveSpec, tokens: TokenInputs | None) -> Tensor:
+def _shaped(scores: Scores, spec: ObjectiveSpec, tokens: TokenInputs | None) -> Tensor:
     """The summed reward, less the sequence's KL where that is in the reward."""
     if spec.kl_in != "reward" or spec.beta == 0:
         return scores.total
@@ -187,7 +130,7 @@ def _kl_to_go(spec: ObjectiveSpec, tokens: TokenInputs | None) -> Tensor:
     return torch.where(mask, torch.zeros_like(kl).scatter(-1, order, packed), 0.0)
 
 
-def _learned(scores: _Scores, spec: ObjectiveSpec, tokens: TokenInputs | None) -> tuple[Tensor, Tensor]:
+def _learned(scores: Scores, spec: ObjectiveSpec, tokens: TokenInputs | None) -> tuple[Tensor, Tensor]:
     """GAE over token rewards: the score on the last token, less beta KL where that is in the reward."""
     if tokens is None or tokens.values is None:
         raise ValueError("baseline='value' needs the critic's values before advantages")
@@ -200,25 +143,25 @@ def _learned(scores: _Scores, spec: ObjectiveSpec, tokens: TokenInputs | None) -
     return torch.where(votes, advantages, 0.0), torch.where(votes, returns, torch.where(mask, values, 0.0))
 
 
-def _group_mean(scores: _Scores, reward: Tensor, given: Tensor | None) -> Tensor:
+def _group_mean(scores: Scores, reward: Tensor, given: Tensor | None) -> Tensor:
     return reward - scores.groups.mean(reward, scores.votes)
 
 
-def _leave_one_out(scores: _Scores, reward: Tensor, given: Tensor | None) -> Tensor:
+def _leave_one_out(scores: Scores, reward: Tensor, given: Tensor | None) -> Tensor:
     return reward - scores.groups.leave_one_out_mean(reward, scores.votes)
 
 
-def _no_baseline(scores: _Scores, reward: Tensor, given: Tensor | None) -> Tensor:
+def _no_baseline(scores: Scores, reward: Tensor, given: Tensor | None) -> Tensor:
     return reward
 
 
-def _given(scores: _Scores, reward: Tensor, given: Tensor | None) -> Tensor:
+def _given(scores: Scores, reward: Tensor, given: Tensor | None) -> Tensor:
     if given is None:
         raise ValueError("baseline='given' needs baselines [N]")
     return reward - given.to(reward)
 
 
-BASELINES: dict[str, Callable[[_Scores, Tensor, Tensor | None], Tensor]] = {
+BASELINES: dict[str, Callable[[Scores, Tensor, Tensor | None], Tensor]] = {
     "group_mean": _group_mean,
     "leave_one_out": _leave_one_out,
     "none": _no_baseline,
@@ -227,7 +170,7 @@ BASELINES: dict[str, Callable[[_Scores, Tensor, Tensor | None], Tensor]] = {
 
 
 def _scaled(
-    advantages: Tensor, reward: Tensor, scores: _Scores, spec: ObjectiveSpec, sum_over_ranks: SumOverRanks
+    advantages: Tensor, reward: Tensor, scores: Scores, spec: ObjectiveSpec, sum_over_ranks: SumOverRanks
 ) -> Tensor:
     """Divided by the standard deviation that `scale_rewards` names, plus eps."""
     if spec.scale_rewards == "none":
@@ -242,7 +185,7 @@ def _scaled(
     return torch.where(flat, 0.0, advantages / (std + spec.std_eps))
 
 
-def _decoupled(scores: _Scores, spec: ObjectiveSpec, sum_over_ranks: SumOverRanks) -> Tensor:
+def _decoupled(scores: Scores, spec: ObjectiveSpec, sum_over_ranks: SumOverRanks) -> Tensor:
     """Each reward normalised in its group, weighted, summed, and standardised over the batch (GDPO, arXiv:2601.05242
     eq. 4-7). A function that does not apply contributes the neutral 0."""
     x = scores.per_function
@@ -267,7 +210,7 @@ def _moments(x: Tensor, votes: Tensor, kind: str, sum_over_ranks: SumOverRanks) 
     return mean, (squares / (count - int(kind == "sample")).clamp(min=1)).sqrt()
 
 
-def _whitened(advantages: Tensor, scores: _Scores, tokens: TokenInputs | None, sum_over_ranks: SumOverRanks) -> Tensor:
+def _whitened(advantages: Tensor, scores: Scores, tokens: TokenInputs | None, sum_over_ranks: SumOverRanks) -> Tensor:
     """[N, T], standardised over all counted tokens; rows without a score take no part."""
     if tokens is None:
         raise ValueError("whiten_advantages needs the mask [N, T] before advantages")
@@ -278,7 +221,7 @@ def _whitened(advantages: Tensor, scores: _Scores, tokens: TokenInputs | None, s
 def _result(
     advantages: Tensor,
     returns: Tensor | None,
-    scores: _Scores,
+    scores: Scores,
     spec: ObjectiveSpec,
     correct: Tensor | None,
     tokens: TokenInputs | None,
@@ -290,7 +233,7 @@ def _result(
     advantages = torch.where(gone, 0.0, advantages).to(
         torch.float32 if advantages.device.type == "mps" else torch.float64
     )
-    right, wrong = _verdicts(scores, correct)
+    right, wrong = verdicts(scores, correct)
     metrics = Metrics()
     everyone = torch.ones_like(scores.votes)
     metrics.masked_mean("reward", scores.total, scores.scorable)
@@ -303,14 +246,3 @@ def _result(
         kl, mask = _token_kl(spec, tokens)
         metrics.masked_mean("kl", kl, mask)
     return AdvantageResult(advantages, no_signal, scores.uniform, right, wrong, metrics, returns)
-
-
-def _verdicts(scores: _Scores, correct: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which uniform groups are uniformly correct, and which uniformly wrong; neither where a verdict is missing."""
-    if correct is None:
-        return torch.zeros_like(scores.uniform), torch.zeros_like(scores.uniform)
-    verdict = correct.to(scores.total)
-    counted = scores.scorable
-    some = scores.groups.size(counted, scores.total.dtype) > 0
-    right = scores.uniform & some & scores.groups.all(verdict == 1, counted)
-    return right, scores.uniform & some & scores.groups.all(verdict == 0, counted)

@@ -75,6 +75,10 @@ class Metrics:
     def minimum(self, name: str, x: Tensor, mask: Tensor) -> None:
         self.minima[name] = torch.where(mask, wide(x.detach()), math.inf).amin().reshape(1) if x.numel() else -_none(x)
 
+    def constant(self, name: str, value: float, device: torch.device | str = "cpu") -> None:
+        """A number that is the same in every micro-batch and on every rank."""
+        self.maxima[name] = wide(torch.full((1,), value, device=device))
+
     def update(self, other: Metrics) -> None:
         """Take over the entries of `other`, whose names are different ones."""
         for mine, theirs in zip(self._kinds(), other._kinds(), strict=True):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.objectives.aggregation import AGGREGATIONS, Lengths, dapo, weighted_sum
-from assay.objectives.batch import PolicyOutputs, Rows, masked, working_dtype
+from assay.objectives.batch import PolicyOutputs, Rows, masked
 from assay.objectives.denominators import Denominators
 from assay.objectives.entropy import EntropyController, top_entropy_mask
 from assay.objectives.filters import off_policy_mask
@@ -20,6 +20,7 @@ from assay.objectives.ratio import RATIO_LEVELS, bounded_exp, overflows
 from assay.objectives.spec import ObjectiveSpec
 from assay.objectives.surrogates import SURROGATES, SurrogateInputs
 from assay.objectives.values import value_loss
+from assay.objectives.working import WorkingBatch
 
 
 def build(spec: ObjectiveSpec) -> Objective:
@@ -92,7 +93,7 @@ class Objective:
         the rows lack, and for a loss that overflowed.
         """
         metrics = Metrics()
-        batch = _Batch.of(outputs, rows, self.needs_ref)
+        batch = WorkingBatch.of(outputs, rows, self.needs_ref)
         log_weight = RATIO_LEVELS[self.spec.importance_sampling_level](
             batch.log_ratio, batch.mask, batch.trajectory_ids
         )
@@ -111,6 +112,17 @@ class Objective:
             raise ValueError(f"the loss overflowed: largest log-ratio {batch.log_ratio.max().item():.1f} nats")
         return loss, metrics
 
+    def row_weights(
+        self,
+        mask: Tensor,
+        denominators: Denominators,
+        dtype: torch.dtype = torch.float32,
+        trajectory_ids: Tensor | None = None,
+        group_tokens: Tensor | None = None,
+    ) -> Tensor:
+        """[B]: what each counted token of a row weighs in the window's loss."""
+        return self._aggregate(Lengths.of(mask, dtype, trajectory_ids, group_tokens), denominators)
+
     def observe(self, window: Metrics) -> None:
         """Take a window's reduced metrics: the adaptive entropy coefficient follows them."""
         values = window.means.get("entropy_selected", window.means.get("entropy"))
@@ -123,7 +135,7 @@ class Objective:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.entropy.load_state_dict(state["entropy"])
 
-    def _selected(self, batch: _Batch, rows: Rows) -> Tensor:
+    def _selected(self, batch: WorkingBatch, rows: Rows) -> Tensor:
         """[B, T] tokens that the policy term and the entropy bonus act on."""
         if self.spec.top_entropy_quantile >= 1:
             return batch.mask
@@ -132,7 +144,7 @@ class Objective:
         return top_entropy_mask(batch.required("entropies"), batch.mask, self.spec.top_entropy_quantile)
 
     def _policy_loss(
-        self, batch: _Batch, log_weight: Tensor, selected: Tensor, denominators: Denominators, metrics: Metrics
+        self, batch: WorkingBatch, log_weight: Tensor, selected: Tensor, denominators: Denominators, metrics: Metrics
     ) -> Tensor:
         log_mismatch_weight = self._mismatch(batch, metrics)
         correction = None if log_mismatch_weight is None else self._bounded(log_mismatch_weight)
@@ -155,7 +167,7 @@ class Objective:
         counted = batch.mask if self._surrogate.absorbs_selection else selected
         return weighted_sum(per_token, counted, self._weights(batch, denominators))
 
-    def _mismatch(self, batch: _Batch, metrics: Metrics) -> Tensor | None:
+    def _mismatch(self, batch: WorkingBatch, metrics: Metrics) -> Tensor | None:
         """The log of the raw weight old/sampling at its level, where there is something to correct."""
         spec = self.spec
         if not spec.vllm_importance_sampling_correction or batch.sampling_logps is None:
@@ -173,7 +185,7 @@ class Objective:
             spec.vllm_importance_sampling_clip_min, spec.vllm_importance_sampling_clip_max,
         )  # fmt: skip
 
-    def _kl_loss(self, batch: _Batch, log_weight: Tensor, denominators: Denominators, metrics: Metrics) -> Tensor:
+    def _kl_loss(self, batch: WorkingBatch, log_weight: Tensor, denominators: Denominators, metrics: Metrics) -> Tensor:
         spec, ref = self.spec, batch.required("ref_logps")
         if spec.use_bias_correction_kl:
             kl = importance_weighted_kl(batch.logps, ref, bounded_exp(log_weight), spec.kl_estimator)
@@ -183,7 +195,9 @@ class Objective:
         metrics.masked_mean("guard/kl_overflow", overflows(ref - batch.logps), batch.mask)
         return spec.beta * weighted_sum(kl, batch.mask, self._weights(batch, denominators.counting_all()))
 
-    def _entropy_bonus(self, batch: _Batch, selected: Tensor, denominators: Denominators, metrics: Metrics) -> Tensor:
+    def _entropy_bonus(
+        self, batch: WorkingBatch, selected: Tensor, denominators: Denominators, metrics: Metrics
+    ) -> Tensor:
         """coefficient times the mean entropy of the selected tokens of the window."""
         entropies = batch.required("entropies")
         if self.spec.top_entropy_quantile >= 1:
@@ -194,11 +208,11 @@ class Objective:
             count = denominators.entropy_tokens or local
         mean = torch.where(selected, entropies, 0.0).sum() / torch.as_tensor(count).clamp(min=1)
         coefficient = self.entropy.coefficient
-        metrics.maxima["entropy_coef"] = mean.new_full((1,), coefficient, dtype=torch.float32)
+        metrics.constant("entropy_coef", self.entropy.value, mean.device)
         return coefficient * mean
 
     def _value_loss(
-        self, batch: _Batch, outputs: PolicyOutputs, rows: Rows, denominators: Denominators, metrics: Metrics
+        self, batch: WorkingBatch, outputs: PolicyOutputs, rows: Rows, denominators: Denominators, metrics: Metrics
     ) -> Tensor:
         named = {
             "PolicyOutputs.values": outputs.values,
@@ -216,79 +230,16 @@ class Objective:
         metrics.masked_mean("value/clip_ratio", (values - old).abs() > self.spec.cliprange_value, batch.mask)
         return self.spec.vf_coef * loss
 
-    def _weights(self, batch: _Batch, denominators: Denominators) -> Tensor:
-        lengths = Lengths.of(batch.mask, batch.logps.dtype, batch.trajectory_ids, batch.group_tokens)
-        return self._aggregate(lengths, denominators)
+    def _weights(self, batch: WorkingBatch, denominators: Denominators) -> Tensor:
+        return self.row_weights(batch.mask, denominators, batch.logps.dtype, batch.trajectory_ids, batch.group_tokens)
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """A micro-batch in the working precision, zero on padding, every counted log-probability finite."""
-
-    logps: Tensor
-    log_ratio: Tensor
-    old_logps: Tensor
-    advantages: Tensor
-    mask: Tensor
-    trajectory_ids: Tensor | None
-    group_tokens: Tensor | None
-    sampling_logps: Tensor | None
-    ref_logps: Tensor | None
-    entropies: Tensor | None
-
-    @classmethod
-    def of(cls, outputs: PolicyOutputs, rows: Rows, needs_ref: bool) -> _Batch:
-        mask, dtype = rows.mask.bool(), working_dtype(outputs.logps.dtype)
-        if outputs.logps.shape != mask.shape:
-            raise ValueError(f"logps {tuple(outputs.logps.shape)} and mask {tuple(mask.shape)} must both be [B, T]")
-        logps = _finite("logps", outputs.logps, mask, dtype)
-        old = logps.detach() if rows.old_logps is None else _finite("old_logps", rows.old_logps, mask, dtype).detach()
-        if needs_ref and rows.ref_logps is None:
-            raise ValueError("this objective needs Rows.ref_logps (beta or A*-PO)")
-        ref = None if rows.ref_logps is None else _finite("ref_logps", rows.ref_logps, mask, dtype).detach()
-        sampling = None if rows.sampling_logps is None else masked(rows.sampling_logps, mask, dtype).detach()
-        if sampling is not None and sampling.isinf().any():
-            raise ValueError(_not_finite("sampling_logps", sampling.isinf()))
-        entropies = None if outputs.entropies is None else masked(outputs.entropies, mask, dtype)
-        advantages = rows.advantages.detach()
-        if advantages.dim() == 2:
-            advantages = _finite("advantages", advantages, mask, dtype)
-        else:
-            advantages = _finite("advantages", advantages, mask.any(-1), dtype).unsqueeze(-1)
-        return cls(
-            logps, logps - old, old, advantages, mask, rows.trajectory_ids, rows.group_tokens, sampling, ref, entropies
-        )
-
-    @property
-    def behaviour_logps(self) -> Tensor:
-        return self.old_logps if self.sampling_logps is None else self.sampling_logps
-
-    def required(self, name: str) -> Tensor:
-        tensor = getattr(self, name)
-        if tensor is None:
-            raise ValueError(f"this objective needs {name}")
-        return tensor
-
-
-def _finite(name: str, x: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    kept = masked(x, mask, dtype)
-    if not torch.isfinite(kept.detach()).all():
-        raise ValueError(_not_finite(name, ~torch.isfinite(kept.detach())))
-    return kept
-
-
-def _not_finite(name: str, where: Tensor) -> str:
-    row, *token = where.nonzero()[0].tolist()
-    place = f"row {row}" + (f", token {token[0]}" if token else "")
-    return f"{name} of {place} is not finite: a token that was written cannot have probability 0"
-
-
-def _measure_policy(batch: _Batch, log_weight: Tensor, metrics: Metrics) -> None:
+def _measure_policy(batch: WorkingBatch, log_weight: Tensor, metrics: Metrics) -> None:
     if batch.entropies is not None:
         metrics.masked_mean("entropy", batch.entropies, batch.mask)
     seen = batch.mask if log_weight.shape == batch.mask.shape else batch.mask.any(-1, keepdim=True)
-    metrics.maximum("ratio/max", log_weight.exp(), seen)
-    metrics.minimum("ratio/min", log_weight.exp(), seen)
+    metrics.maximum("ratio/max", bounded_exp(log_weight), seen)
+    metrics.minimum("ratio/min", bounded_exp(log_weight), seen)
     metrics.masked_mean("guard/ratio_overflow", overflows(log_weight.detach()), seen)
 
 

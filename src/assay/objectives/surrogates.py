@@ -109,7 +109,8 @@ def a_star_po(log_ref_ratio: Tensor, advantages: Tensor, beta2: float) -> Tensor
 @dataclass(frozen=True)
 class SurrogateInputs:
     """What a surrogate may read; `logps`, `log_ratio` [B, T] per token and `log_weight` at the spec's ratio level, all
-    with gradient and zero on padding. `selected` [B, T] are the counted tokens of high entropy. `log_mismatch` [B, T] is the log of the sampler's correction weight."""
+    with gradient and zero on padding. `selected` [B, T] are the counted tokens of high entropy; `log_mismatch` [B, T]
+    is the log of the sampler's correction weight."""
 
     logps: Tensor
     log_ratio: Tensor
@@ -162,11 +163,23 @@ def _ppo_clipped(x: SurrogateInputs, s: ObjectiveSpec) -> Measured:
     return _clipped(low, math.log1p(s.upper), x.log_weight, x.advantages)
 
 
-def _vespo_phi(x: SurrogateInputs, s: ObjectiveSpec) -> Tensor:
+def _vespo_log_weight(x: SurrogateInputs) -> Tensor:
+    """[B, 1]: log of the sequence's ratio to the sampler."""
     log_weight = x.sequence_sum(x.log_ratio.detach().clamp(-20.0, 20.0))
     if x.log_mismatch is not None:
         log_weight = log_weight + x.sequence_sum(x.log_mismatch.clamp(_VESPO_LOW, 20.0))
-    return vespo_weight(log_weight, x.advantages, s.vespo_k_pos, s.vespo_lambda_pos, s.vespo_k_neg, s.vespo_lambda_neg)
+    return log_weight
+
+
+def _vespo_phi(x: SurrogateInputs, s: ObjectiveSpec) -> Tensor:
+    constants = s.vespo_k_pos, s.vespo_lambda_pos, s.vespo_k_neg, s.vespo_lambda_neg
+    return vespo_weight(_vespo_log_weight(x), x.advantages, *constants)
+
+
+def _vespo_measured(x: SurrogateInputs, s: ObjectiveSpec) -> Measured:
+    log_weight = _vespo_log_weight(x)
+    bounded = (log_weight < _VESPO_LOW) | (log_weight > _VESPO_HIGH)
+    return {"vespo/phi_seq_mean": _vespo_phi(x, s), "guard/vespo_weight_bounded": bounded}
 
 
 def _cispo_capped(x: SurrogateInputs, s: ObjectiveSpec) -> Measured:
@@ -191,7 +204,7 @@ SURROGATES: dict[str, SurrogateRow] = {
     ),
     "vespo": SurrogateRow(
         lambda x, s: -_vespo_phi(x, s) * x.advantages * x.logps,
-        lambda x, s: {"vespo/phi_seq_mean": _vespo_phi(x, s)},
+        _vespo_measured,
         absorbs_mismatch=True,
     ),
     "reinforce": SurrogateRow(lambda x, s: reinforce(x.logps, x.advantages)),

@@ -79,7 +79,7 @@ def test_weights_follow_the_errors():
 @pytest.mark.parametrize("known_error", [True, False])
 @pytest.mark.parametrize("reach", [1, 4])
 def test_profile_interval_covers(reach, known_error):
-    trials = 300
+    trials = 150
     hits = 0
     for seed in range(trials):
         compute, reward = measured(reach, 0.012, seed)

@@ -15,6 +15,7 @@ from assay.errors import InputError, RunError
 # command -> (module:function, its line in `assay --help`). A module loads when its command runs: --help is instant.
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
+    "compare": ("assay.cli.compare:compare", "Seeds and ablations side by side, with paired intervals."),
     "explain": ("assay.cli.explain:explain", "Per-token weights of an objective on given lengths and rewards."),
 }
 

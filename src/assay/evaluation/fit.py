@@ -75,6 +75,19 @@ class Observations:
     def residuals(self, parameters: Mapping[str, float]) -> np.ndarray:
         return (np.asarray(sigmoid(self.compute, **parameters)) - self.reward) / self.error
 
+    def derivatives(self, parameters: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """Of the residuals [N], by A, log B, log Cmid and R0."""
+        share = np.asarray(sigmoid(self.compute, A=1.0, B=parameters["B"], Cmid=parameters["Cmid"], R0=0.0))
+        slope = (parameters["A"] - parameters["R0"]) * share * (1 - share) / self.error
+        with np.errstate(divide="ignore"):
+            distance = np.where(self.compute > 0, parameters["B"] * np.log(parameters["Cmid"] / self.compute), 0.0)
+        return {
+            "A": share / self.error,
+            "B": -slope * distance,
+            "Cmid": -slope * parameters["B"],
+            "R0": (1 - share) / self.error,
+        }
+
 
 def fit_sigmoid(
     compute: Any,
@@ -156,7 +169,7 @@ def _minimise(
     data: Observations, fixed: Mapping[str, float], near: Mapping[str, float] | None = None
 ) -> tuple[dict[str, float], float]:
     """Best parameters and their sum of squared residuals, with those in `fixed` held."""
-    starts = _grid(data, fixed) + ([{**near, **fixed}] if near else [])
+    starts = [*_grid(data, fixed, keep=1), {**near, **fixed}] if near else _grid(data, fixed, keep=3)
     free = [name for name in _NAMES if name not in fixed]
     bounds = np.array([_scaled(name, np.array(_range(data, name))) for name in free]).T
 
@@ -164,19 +177,23 @@ def _minimise(
         values = {name: float(_unscaled(name, value)) for name, value in zip(free, vector, strict=True)}
         return {name: values.get(name, fixed.get(name, 0.0)) for name in _NAMES}
 
+    def jacobian(vector: np.ndarray) -> np.ndarray:
+        columns = data.derivatives(unpack(vector))
+        return np.stack([columns[name] for name in free], axis=1)
+
     best: dict[str, float] = {}
     cost = np.inf
     for start in starts:
         vector = np.clip([_scaled(name, start[name]) for name in free], bounds[0], bounds[1])
         found = optimize.least_squares(
-            lambda v: data.residuals(unpack(v)), vector, bounds=bounds, xtol=1e-12, ftol=1e-12
+            lambda v: data.residuals(unpack(v)), vector, jacobian, bounds=bounds, xtol=1e-12, ftol=1e-12
         )
         if 2 * found.cost < cost:
             best, cost = unpack(found.x), 2 * float(found.cost)
     return best, cost
 
 
-def _grid(data: Observations, fixed: Mapping[str, float], keep: int = 3) -> list[dict[str, float]]:
+def _grid(data: Observations, fixed: Mapping[str, float], keep: int) -> list[dict[str, float]]:
     """The `keep` best starts on a log grid over B and Cmid, with A and R0 in closed form, clipped to their range."""
     axes = [
         np.array([fixed[name]]) if name in fixed else np.geomspace(*_range(data, name), count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,11 +16,13 @@ from assay.errors import InputError
 from assay.evaluation.intervals import Difference, Interval, paired_difference, rate_interval
 from assay.evaluation.passk import pass_at_k, powers_of_two
 from assay.records import Group, Outcome, Prompt, content_key
-from assay.rollouts.protocol import Sampling
+
+if TYPE_CHECKING:
+    from assay.rollouts.protocol import Sampling
 
 # (prompts, sampling, n) -> one group of n completions a prompt, in order, with text but without verdicts. It should
 # seed each prompt alike at every call: then two checkpoints see the same random numbers, and pairing gains from it.
-Sample = Callable[[Sequence[Prompt], Sampling, int], list[Group]]
+Sample = Callable[[Sequence[Prompt], "Sampling", int], list[Group]]
 # groups -> (policy's, base model's) log-probabilities [T] of each completion's policy-authored tokens.
 LogProbs = Callable[[list[Group]], Iterable[tuple[np.ndarray, np.ndarray]]]
 

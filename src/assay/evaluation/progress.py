@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import InputError
 from assay.evaluation.heldout import HeldoutResult, LogProbs, Sample, Scores, compare, divergence, evaluate
 from assay.evaluation.options import EvalOptions
 from assay.records import Prompt
-from assay.rollouts.protocol import Sampling
+
+if TYPE_CHECKING:
+    from assay.rollouts.protocol import Sampling
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Heldout:
 
     def _figures(self) -> Iterator[tuple[str, Sampling, int]]:
         """(figure, sampling, answers a prompt); the sampled ones last, since they give the divergence its meaning."""
+        from assay.rollouts.protocol import Sampling  # its room loads transformers; reading runs needs none of it
+
         yield "accuracy", Sampling(self.max_tokens, temperature=0.0), 1
         if self.options.samples:
             options = self.options

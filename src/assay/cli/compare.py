@@ -1,0 +1,73 @@
+"""`assay compare RUN...`: seeds and ablations side by side, with paired intervals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from assay.evaluation.comparison import Report
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories; those that differ only in the seed are one setting.")
+    ],
+    metric: Annotated[str | None, typer.Option(help="Figure to compare; by default the held-out one.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Step to compare at; by default the last that all runs have.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Part of a setting's label: compare the others with it only; narrower intervals.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the comparison with its curves as one HTML file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare runs: what each setting reached, and which differences the data can support."""
+    from rich.console import Console
+
+    from assay.evaluation.comparison import compare_runs
+    from assay.evaluation.comparison_page import render
+
+    report = compare_runs(runs, metric=metric, step=step, baseline=baseline)
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        html.write_text(render(report), encoding="utf-8")
+    if as_json:
+        print(json.dumps(report.as_dict()))
+        return
+    console = Console()
+    console.print(f"{report.metric} at step {report.step}", highlight=False)
+    for table in tables(report):
+        console.print(table)
+    for warning in report.warnings:
+        console.print(f"note: {warning}", style="yellow", highlight=False)
+    if html is not None:
+        console.print(f"page: {html}", highlight=False)
+
+
+def tables(report: Report) -> list[Table]:
+    """The settings, and the differences of pairs."""
+    from rich.table import Table
+
+    from assay.evaluation.comparison import COLUMNS
+    from assay.evaluation.comparison_page import number
+
+    columns = [label for label in COLUMNS if any(label in row.columns for row in report.rows)]
+    settings = Table("setting", "runs", "figure", "gain", "best", *columns)
+    for row in report.rows:
+        gain = "" if row.gain is None else f"{row.gain:+.3f}"
+        late = [number(row.columns[label]) if label in row.columns else "" for label in columns]
+        settings.add_row(row.setting, str(len(row.runs)), number(row.mean), gain, number(row.best), *late)
+    if not report.pairs:
+        return [settings]
+    pairs = Table("second − first", "difference", "interval", "verdict", "basis")
+    for pair in report.pairs:
+        interval = "" if pair.interval is None else str(pair.interval).replace("[", "\\[")
+        pairs.add_row(f"{pair.second} − {pair.first}", f"{pair.value:+.3f}", interval, pair.verdict, pair.basis)
+    return [settings, pairs]

@@ -21,6 +21,8 @@ from assay.rewards.verifier import Verifier
 
 # name -> (module:factory, one line for humans). Modules load when their name is used.
 BUILTINS: dict[str, tuple[str, str]] = {
+    "math": ("assay.rewards.mathematics:Math", "the boxed, tagged or #### answer equals gold as mathematics"),
+    "gsm8k": ("assay.rewards.mathematics:Gsm8k", "math for GSM8K rows; takes the raw rationale as gold"),
     "json_schema": ("assay.rewards.json_schema:JsonSchema", "valid under any JSON Schema: 1.0, else 0.0"),
     "json_fields": ("assay.rewards.json_schema:JsonFields", "share of the gold object's fields that are right"),
     "email_schema": ("assay.rewards.json_schema:EmailSchema", "the support-email schema of the running task"),
@@ -144,7 +146,8 @@ def instantiate(target: Any, spec: RewardSpec) -> Callable[..., Any]:
     except TypeError as error:
         known = ", ".join(inspect.signature(target).parameters)
         raise InputError(f"rewards: options of {spec.fn!r}: {error} (it takes {known or 'no options'})") from error
-    made: Callable[..., Any] = target(**spec.options)
+    factory: Any = target
+    made: Callable[..., Any] = factory(**spec.options)
     return made
 
 

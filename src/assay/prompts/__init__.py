@@ -1,2 +1,26 @@
-"""Where prompts come from and which of them to spend generation on: sources, procedural tasks, difficulty, curriculum. Never
-loads a model."""
+"""Where prompts come from and which of them to spend generation on: sources, procedural tasks, difficulty, curriculum.
+Never loads a model."""
+
+from assay.prompts.beliefs import Beliefs, expected_mixed, mixed_probability
+from assay.prompts.curriculum import Curriculum
+from assay.prompts.options import CurriculumOptions, DataOptions, FieldOptions, RefillOptions, SourceOptions
+from assay.prompts.pool import PoolReport, PromptPool, load_prompts
+from assay.prompts.tasks import TASKS, email_rows, email_schema
+
+__all__ = [
+    "TASKS",
+    "Beliefs",
+    "Curriculum",
+    "CurriculumOptions",
+    "DataOptions",
+    "FieldOptions",
+    "PoolReport",
+    "PromptPool",
+    "RefillOptions",
+    "SourceOptions",
+    "email_rows",
+    "email_schema",
+    "expected_mixed",
+    "load_prompts",
+    "mixed_probability",
+]

@@ -16,6 +16,7 @@ from assay.errors import InputError, RunError
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
     "compare": ("assay.cli.compare:compare", "Seeds and ablations side by side, with paired intervals."),
+    "fit": ("assay.cli.fit:fit", "Sigmoid compute fit: where runs are heading, and whether that is known."),
     "sweep": ("assay.cli.sweep:sweep", "One recipe under several settings and seeds, then compared."),
     "explain": ("assay.cli.explain:explain", "Per-token weights of an objective on given lengths and rewards."),
 }

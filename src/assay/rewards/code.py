@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.errors import InputError
 from assay.records import Judgement, Outcome
-from assay.rewards.code_formats import tests_of
+from assay.rewards.code_formats import read_row
 from assay.rewards.code_grade import Executor, Grade, LocalExecutor, Status
 from assay.rewards.code_remote import SandboxFusion
 from assay.rewards.code_tests import AssertTests, CallTests, StdioTests, Tests, parse_tests
@@ -120,8 +120,8 @@ class CodeVerifier(Verifier):
         except ValueError as error:  # too little isolation, or a package that is not installed
             raise InputError(str(error)) from error
 
-    def tests_of(self, gold: Any, row: Mapping[str, Any]) -> Tests:
-        return tests_of(row, self.format) if self.format else parse_tests(gold)
+    def tests_for(self, gold: Any, row: Mapping[str, Any]) -> Tests:
+        return read_row(row, self.format) if self.format else parse_tests(gold)
 
     def judge(self, text: str, gold: Any, row: Mapping[str, Any]) -> Judgement:
         if gold is None and not self.format:
@@ -129,7 +129,7 @@ class CodeVerifier(Verifier):
         found = extract_program(text)
         if found is None:
             return unparsable("no program: no fenced Python block, and no text without fences")
-        grade = self.executor.submit(found[0], self.tests_of(gold, row), self.limits, self.partial).result()
+        grade = self.executor.submit(found[0], self.tests_for(gold, row), self.limits, self.partial).result()
         return self.judgement(grade, found)
 
     def judgement(self, grade: Grade, found: tuple[str, tuple[int, int]]) -> Judgement:

@@ -113,7 +113,7 @@ FORMATS: dict[str, Callable[[Mapping[str, Any]], Tests]] = {
 }
 
 
-def tests_of(row: Mapping[str, Any], form: str) -> Tests:
+def read_row(row: Mapping[str, Any], form: str) -> Tests:
     """The tests of a dataset row in a named format. Raises InputError where the row does not have it."""
     if form not in FORMATS:
         raise InputError(f"code format {form!r} is unknown; the formats are {', '.join(FORMATS)}")

@@ -15,6 +15,8 @@ from assay.errors import InputError, RunError
 # command -> (module:function, its line in `assay --help`). A module loads when its command runs: --help is instant.
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
+    "scan": ("assay.cli.scan:scan", "Tampering patterns in programs."),
+    "sandbox": ("assay.cli.sandbox:app", "What this host enforces on untrusted programs, tried for real."),
     "compare": ("assay.cli.compare:compare", "Seeds and ablations side by side, with paired intervals."),
     "fit": ("assay.cli.fit:fit", "Sigmoid compute fit: where runs are heading, and whether that is known."),
     "sweep": ("assay.cli.sweep:sweep", "One recipe under several settings and seeds, then compared."),

@@ -78,7 +78,7 @@ def run(
     allow_unsafe: Annotated[bool, typer.Option(help="Accept a level below restricted.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Run one program in the sandbox; show what it printed, how it ended and what it used. Exit status 1 if it failed."""
+    """Run one program in the sandbox; show what it printed, how it ended, what it used. Exit 1 if it failed."""
     from assay.sandbox import Limits
 
     for path in filter(None, (file, stdin)):

@@ -22,12 +22,13 @@ def scan(
 
     from assay.rewards.tampering import KINDS, detect_hacks
 
-    findings, rows = [], read_rows(file)
+    rows = read_rows(file)
+    findings: list[dict[str, Any]] = []
     counts: dict[str, int] = {}
     for number, row in rows:
-        for finding in detect_hacks(program_of(row, column, file, number)):
-            findings.append({"row": number, **asdict(finding)})
-            counts[finding.kind] = counts.get(finding.kind, 0) + 1
+        for sign in detect_hacks(program_of(row, column, file, number)):
+            findings.append({"row": number, **asdict(sign)})
+            counts[sign.kind] = counts.get(sign.kind, 0) + 1
     flagged = len({finding["row"] for finding in findings})
     if json:
         print_json({"programs": len(rows), "flagged": flagged, "counts": counts, "findings": findings})

@@ -1,4 +1,4 @@
-"""The rules of tampering: each looks at one node of a program and says how strongly it is a sign ("" where it is none)."""
+"""The rules of tampering: each looks at one node and says how strongly it is a sign ("" where it is none)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from assay.rewards.tampering import Finding
 EXITS = {"sys.exit", "exit", "quit", "builtins.exit", "builtins.quit", "site.exit"}
 HARD_EXITS = {"os._exit", "posix._exit", "os.abort"}
 GUARDED_MODULES = {
-    "unittest", "pytest", "builtins", "json", "time", "operator", "subprocess", "importlib", "doctest", "pickle", "math",
+    "unittest", "pytest", "builtins", "json", "time", "operator", "subprocess", "importlib", "doctest", "pickle",
+    "math",
 }  # fmt: skip
 GUARDED_SYS = {"excepthook", "exit", "modules", "meta_path", "path_hooks", "displayhook", "unraisablehook"}
 HOOKS = {"sys.settrace", "sys.setprofile", "sys.addaudithook", "threading.settrace", "threading.setprofile"}
 HUNTS = {
-    "sys._getframe", "sys._current_frames", "inspect.stack", "inspect.currentframe", "inspect.getouterframes", "inspect.trace",
-    "inspect.getinnerframes", "gc.get_objects", "gc.get_referrers", "gc.get_referents", "ctypes.string_at", "ctypes.memmove",
+    "sys._getframe", "sys._current_frames", "inspect.stack", "inspect.currentframe", "inspect.getouterframes",
+    "inspect.trace", "inspect.getinnerframes", "gc.get_objects", "gc.get_referrers", "gc.get_referents",
+    "ctypes.string_at", "ctypes.memmove",
     "ctypes.CDLL", "ctypes.PyDLL", "ctypes.cast",
 }  # fmt: skip
 FRAME_ATTRIBUTES = {"f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame", "__subclasses__"}
 LISTINGS = {"os.walk", "os.listdir", "os.scandir", "glob.glob", "glob.iglob"}
 OPENS = {"open", "io.open", "os.open", "pathlib.Path"}
 PROCESSES = {
-    "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.setsid", "os.system", "os.popen", "os.posix_spawn", "pty.spawn",
-    "pty.fork", "signal.pthread_kill", "signal.raise_signal",
+    "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.setsid", "os.system", "os.popen", "os.posix_spawn",
+    "pty.spawn", "pty.fork", "signal.pthread_kill", "signal.raise_signal",
 }  # fmt: skip
 PROCESS_PREFIXES = ("os.exec", "os.spawn", "subprocess.")
 DECODERS = {"b64decode", "b32decode", "b85decode", "a85decode", "fromhex", "unhexlify", "decompress", "decode", "loads"}

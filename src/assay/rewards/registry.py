@@ -27,6 +27,7 @@ BUILTINS: dict[str, tuple[str, str]] = {
     "json_fields": ("assay.rewards.json_schema:JsonFields", "share of the gold object's fields that are right"),
     "email_schema": ("assay.rewards.json_schema:EmailSchema", "the support-email schema of the running task"),
     "email_fields": ("assay.rewards.json_schema:EmailFields", "the support-email fields: 0, 0.2 ... 1.0"),
+    "code": ("assay.rewards.code:CodeVerifier", "the program passes every hidden test, in the sandbox"),
 }
 
 

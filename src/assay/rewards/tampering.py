@@ -69,10 +69,10 @@ def detect_hacks(code: str) -> list[Finding]:
     from assay.rewards.code_rules import findings
 
     try:
-        program = Program.parse(code)
+        found = set(findings(Program.parse(code)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return detect_in_text(code)
-    return sorted(set(findings(program)), key=lambda finding: (finding.line, finding.kind))
+    return sorted(found, key=lambda finding: (finding.line, finding.kind))
 
 
 def detect_in_text(code: str) -> list[Finding]:

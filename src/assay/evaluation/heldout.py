@@ -99,7 +99,7 @@ def evaluate(
         scorer.score(groups, trainer_state)
     verdicts = [[completion.correct for completion in group.completions] for group in groups]
     result = HeldoutResult(
-        keys=_unique_keys(prompts),
+        keys=unique_keys(prompts),
         correct=np.array([sum(verdict is True for verdict in row) for row in verdicts]),
         judged=np.array([sum(verdict is not None for verdict in row) for row in verdicts]),
         samples=n,
@@ -173,7 +173,7 @@ def _pass_at_k_metrics(result: HeldoutResult) -> dict[str, float]:
     }
 
 
-def _unique_keys(prompts: Sequence[Prompt]) -> tuple[str, ...]:
+def unique_keys(prompts: Sequence[Prompt]) -> tuple[str, ...]:
     """Content keys; a prompt that occurs again gets its occurrence added, so that results still pair one to one."""
     seen: dict[str, int] = {}
     keys = []

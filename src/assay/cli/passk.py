@@ -1,0 +1,192 @@
+"""`assay passk RECIPE|RUN`: unbiased pass@k and pass^k with bootstrap bands, base against trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.cli.common import note, print_json
+from assay.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from assay.api.session import Session
+    from assay.config.schema import RunConfig
+    from assay.evaluation.passk_report import PassReport
+
+
+def passk(
+    source: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe (its base model) or a run directory.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Keys to change, such as data.heldout_size=500.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="Samples a problem; at least twice the largest k.")] = 64,
+    k: Annotated[
+        list[int] | None, typer.Option("--k", help="Repeat for several; by default powers of two up to n.")
+    ] = None,
+    problems: Annotated[int, typer.Option(help="Held-out problems; the bands narrow with their square root.")] = 100,
+    model: Annotated[str | None, typer.Option(help="base, trained or both; by default both of a run.")] = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; low ones spoil pass@k at large k.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus of the sampler.")] = 1.0,
+    max_completion_length: Annotated[int | None, typer.Option(help="Cut-off; by default the recipe's.")] = None,
+    shard: Annotated[
+        str, typer.Option(help="i/N: sample only every N-th file, from the i-th; N machines share a folder.")
+    ] = "0/1",
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Folder of samples and results; by default RUN/passk.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Sample, mark and estimate. Run the same command again after an interruption: it goes on where it was."""
+    from assay.config.load import load_recipe
+    from assay.evaluation.passk_report import report, write_report
+    from assay.evaluation.passk_sampling import tally
+
+    config = load_recipe(source, overrides or [])
+    folder = output or (source / "passk" if source.is_dir() else Path("passk") / source.stem)
+    tokens = max_completion_length or config.eval.max_completion_length or config.rollout.max_completion_length
+    sampling = {"max_tokens": tokens, "temperature": temperature, "top_p": top_p}
+    if temperature <= 0 and n > 1:
+        raise InputError("--temperature 0 writes the same answer n times; pass@k needs one above 0")
+    names = models(model, source)
+    for name in names:
+        sample_model(config, name, source, folder, problems, n, seed, parse_shard(shard), sampling)
+    if parse_shard(shard)[1] > 1:
+        note(f"shard {shard} is sampled; when all are, the same command without --shard reports")
+        return
+    tallies = {name: tally(folder / name, n) for name in names}
+    found = report(tallies, k or None)
+    write_report(found, tallies, folder, f"{source.name}: {found.problems} problems, {found.n} samples each")
+    if as_json:
+        print_json({**found.as_dict(), "output": str(folder)})
+    else:
+        show(found, folder)
+
+
+def models(asked: str | None, source: Path) -> Sequence[str]:
+    """Which models to sample, the base first."""
+    choices = {"base": ["base"], "trained": ["trained"], "both": ["base", "trained"]}
+    asked = asked or ("both" if source.is_dir() else "base")
+    if asked not in choices:
+        raise InputError(f"--model is {asked!r}; it can be base, trained or both")
+    if asked != "base" and not source.is_dir():
+        raise InputError(f"--model {asked} needs a run directory; {source} is a recipe")
+    return choices[asked]
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """(index, count) of "i/N".
+
+    >>> parse_shard("2/8")
+    (2, 8)
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise InputError(f"--shard is {text!r}; give i/N with i from 0 to N-1, such as 0/4")
+    return int(index), int(count)
+
+
+def sample_model(
+    config: RunConfig,
+    name: str,
+    source: Path,
+    folder: Path,
+    problems: int,
+    n: int,
+    seed: int,
+    shard: tuple[int, int],
+    sampling: dict[str, Any],
+) -> None:
+    """Fill `folder/name` with the shard's samples; the model loads only where some are missing."""
+    from assay.api.session import Session
+    from assay.evaluation.passk_sampling import sample_all
+    from assay.rollouts.protocol import Sampling
+
+    weights = trained_model(source) if name == "trained" else None
+    if weights is not None and not (weights / "adapter_config.json").exists():
+        config = replace(config, model=replace(config.model, path=str(weights), revision=None))
+    with Session(config) as session, progress_bar(name) as advance:
+        if weights is not None and (weights / "adapter_config.json").exists():
+            load_adapter(session, weights)
+        prompts = session.pool.heldout[:problems]
+        if not prompts:
+            raise InputError(f"{source} holds no prompts out; set data.heldout_size, or heldout_split")
+        sample_all(
+            lambda chosen, count, stream: session.sample(chosen, Sampling(**sampling), count, stream),
+            session.scorer,
+            prompts,
+            n,
+            folder / name,
+            seed=seed,
+            shard=shard,
+            settings={"model": str(weights or config.model.path), **sampling},
+            progress=advance,
+        )
+
+
+def trained_model(run: Path) -> Path:
+    """The run's best model, or its last where none was picked."""
+    for name in ("best", "last"):
+        if (run / "model" / name).is_dir():
+            return run / "model" / name
+    raise InputError(f"{run} has no trained model yet; train it first, or ask for --model base")
+
+
+def load_adapter(session: Session, folder: Path) -> None:
+    """Put trained adapters into the session's policy, before its engine takes the weights."""
+    import peft
+
+    peft.set_peft_model_state_dict(session.policy.model, peft.load_peft_weights(str(folder), device="cpu"))
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields advance(done, total): a bar on standard error if that is a terminal."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(f"sampling {name}")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def show(found: PassReport, folder: Path) -> None:
+    """Tables by k, warnings, and where the files lie."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(f"{found.problems} problems, {found.n} samples each", highlight=False)
+    console.print(table(found))
+    for warning in found.warnings:
+        console.print(f"note: {warning}", style="yellow", highlight=False, markup=False)
+    console.print(f"files: {folder}/passk.json, passk.svg, passhatk.svg, problems.parquet", highlight=False)
+
+
+def table(found: PassReport) -> Table:
+    """pass@k with its band by model, the paired change, and pass^k."""
+    from rich.table import Table
+
+    names = list(found.pass_at_k)
+    change = [] if found.change is None else ["change (95% paired)"]
+    rows = Table("k", *(f"pass@k {name}" for name in names), *change, *(f"pass^k {name}" for name in names))
+    for k in found.pass_at_k[names[0]].ks:
+        cells = [banded(*curve.at(k)) for curve in found.pass_at_k.values()]
+        if found.change is not None:
+            value, interval = found.change.at(k)
+            cells.append(banded(value, interval, sign="+") + ("" if 0 in interval else " *"))
+        rows.add_row(str(k), *cells, *(f"{curve.at(k)[0]:.3f}" for curve in found.pass_hat_k.values()))
+    return rows
+
+
+def banded(value: float, interval: Any, sign: str = "") -> str:
+    return f"{value:{sign}.3f} \\{interval}"

@@ -5,10 +5,13 @@ from assay.prompts.beliefs import Beliefs, expected_mixed, mixed_probability
 from assay.prompts.curriculum import Curriculum
 from assay.prompts.options import CurriculumOptions, DataOptions, FieldOptions, RefillOptions, SourceOptions
 from assay.prompts.pool import PoolReport, PromptPool, load_prompts
+from assay.prompts.refill import Batch, Refill, collect, has_signal
+from assay.prompts.schedules import RewardCurriculum, Schedule, reward_curriculum
 from assay.prompts.tasks import TASKS, email_rows, email_schema
 
 __all__ = [
     "TASKS",
+    "Batch",
     "Beliefs",
     "Curriculum",
     "CurriculumOptions",
@@ -16,11 +19,17 @@ __all__ = [
     "FieldOptions",
     "PoolReport",
     "PromptPool",
+    "Refill",
     "RefillOptions",
+    "RewardCurriculum",
+    "Schedule",
     "SourceOptions",
+    "collect",
     "email_rows",
     "email_schema",
     "expected_mixed",
+    "has_signal",
     "load_prompts",
     "mixed_probability",
+    "reward_curriculum",
 ]

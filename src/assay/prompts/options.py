@@ -148,7 +148,7 @@ class CurriculumOptions:
         str, "How prompts are chosen: uniform, easy_to_hard, mid_range, thompson, greso, adarft, or module:function."
     ] = "uniform"
     exploration: Annotated[
-        float, "Share of every draw taken by the plain sweep over all prompts, so that none is forgotten."
+        float, "Share of every draw that goes to the longest unseen prompts, so that none is forgotten."
     ] = 0.1
     target: Annotated[float, "Pass rate that thompson and adarft aim at; half right is where groups teach most."] = 0.5
     discount: Annotated[
@@ -157,6 +157,14 @@ class CurriculumOptions:
     retire_at: Annotated[
         float | None, "Expected pass rate from which a prompt rests as solved; None never retires one."
     ] = 0.9
+    reward_weights: Annotated[
+        Mapping[str, Mapping[str, Any]],
+        "Weights that change with the step, by reward name: {start, end, to_step, ...}.",
+    ] = field(default_factory=dict)
+    limits: Annotated[
+        Mapping[str, Mapping[str, Any]],
+        "Limits that change with the step, such as max_completion_length, like weights.",
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("exploration", "discount", "target"):
@@ -177,7 +185,7 @@ class RefillOptions:
     ] = False
     max_rounds: Annotated[
         int, "Rounds of generation after which a batch is taken as it is; bounds the cost of hard data."
-    ] = 10
+    ] = 5
     max_oversample: Annotated[
         float, "Largest number of prompts asked for at once, as a multiple of those still missing."
     ] = 4.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.records import Group, Judgement, Outcome
@@ -76,6 +76,13 @@ class Scorer:
     @property
     def weights(self) -> list[float]:
         return [function.spec.weight for function in self.functions]
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Weights by name from now on, such as those of a schedule; functions that are not named keep theirs."""
+        self.functions = [
+            replace(function, spec=replace(function.spec, weight=weights.get(function.name, function.spec.weight)))
+            for function in self.functions
+        ]
 
     def submit(self, group: Group, trainer_state: Any = None) -> Future[Group]:
         """Start marking a group; the future gives it back with the judgements of all functions but `batch` ones."""

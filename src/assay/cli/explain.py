@@ -100,7 +100,6 @@ def _print_presets(as_json: bool) -> None:
 
 
 def _print_tables(preset: str, explanation: Explanation) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
@@ -108,10 +107,10 @@ def _print_tables(preset: str, explanation: Explanation) -> None:
     columns: dict[str, list[str]] = {
         "tokens": [str(length) for length in e.lengths],
         "reward": ["-" if reward is None else f"{reward:g}" for reward in e.rewards],
-        "centred": [f"{x:+.4g}" for x in e.centred],
-        "advantage": [f"{x:+.5g}" for x in e.advantages],
-        "x weight": [f"{x:.4g}" for x in e.aggregation_weights],
-        "= a token": [f"{x:+.4g}" for x in e.token_weights],
+        "centred": [f"{x:+.4f}" for x in e.centred],
+        "advantage": [f"{x:+.4f}" for x in e.advantages],
+        "weight": [f"{x:.4g}" for x in e.aggregation_weights],
+        "product": [f"{x:+.4g}" for x in e.token_weights],
         "x tokens": [f"{x * n:+.4g}" for x, n in zip(e.token_weights, e.lengths, strict=True)],
     }
     if moved:
@@ -119,12 +118,12 @@ def _print_tables(preset: str, explanation: Explanation) -> None:
     columns["gradient"] = [f"{x:+.4g}" for x in e.gradients]
     if any(e.no_signal):
         columns["signal"] = ["none" if gone else "yes" for gone in e.no_signal]
-    table = Table(title=preset, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=preset, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
-    Console(width=max(80, Console().width)).print(table)
+    Console(width=max(100, Console().width)).print(table)
     width = max(map(len, e.axes))
     for axis, choice in e.axes.items():
         print(f"{axis:<{width}}  {choice}")

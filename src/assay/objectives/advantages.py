@@ -87,7 +87,7 @@ def compute_advantages(
         advantages = _standardized(advantages, scores.votes, spec, sum_over_ranks)
     advantages = torch.where(scores.votes, advantages, 0.0) if advantages.dim() == 1 else advantages
     if spec.kl_in == "reward_token" and spec.beta != 0 and spec.baseline != "value":
-        advantages = advantages.unsqueeze(-1) - spec.beta * _kl_to_go(spec, tokens)
+        advantages = _less_kl_to_go(advantages, spec, tokens)
     if spec.whiten_advantages:
         advantages = _whitened(advantages, scores, tokens, sum_over_ranks)
     return _result(advantages, returns, scores, spec, correct, tokens)
@@ -122,12 +122,13 @@ def _token_kl(spec: ObjectiveSpec, tokens: TokenInputs | None) -> tuple[Tensor, 
     return KL_ESTIMATORS[spec.kl_estimator](wide(old), wide(ref)), tokens.mask
 
 
-def _kl_to_go(spec: ObjectiveSpec, tokens: TokenInputs | None) -> Tensor:
-    """[N, T]: sum of KL from each token to the end (REINFORCE++, arXiv:2501.03262 eq. 6)."""
+def _less_kl_to_go(advantages: Tensor, spec: ObjectiveSpec, tokens: TokenInputs | None) -> Tensor:
+    """[N, T]: A less beta times the sum of KL from each token to the end (REINFORCE++, arXiv:2501.03262 eq. 8)."""
     kl, mask = _token_kl(spec, tokens)
     order = left_packed(mask)
     packed = discounted_sum(torch.where(mask, kl, 0.0).gather(-1, order), spec.gamma)
-    return torch.where(mask, torch.zeros_like(kl).scatter(-1, order, packed), 0.0)
+    to_go = torch.zeros_like(kl).scatter(-1, order, packed)
+    return torch.where(mask, advantages.unsqueeze(-1) - spec.beta * to_go, 0.0)
 
 
 def _learned(scores: Scores, spec: ObjectiveSpec, tokens: TokenInputs | None) -> tuple[Tensor, Tensor]:

@@ -73,6 +73,8 @@ def explain(
     denominators = Denominators.from_sums(sums, max_completion_length or max(lengths))
     per_group = group_tokens(mask, group_ids)
     weight = objective.row_weights(mask, denominators, torch.float64, group_tokens=per_group)
+    if spec.importance_sampling_level == "sequence_sum":  # the completion is one action: its tokens are not averaged
+        weight = weight * mask.sum(-1)
     weight = torch.where(mask.any(-1), weight, 0.0)
     at = torch.tensor(ratios if ratios is not None else [1.0] * n, dtype=torch.float64)
     gradients = _gradients(objective, mask, advantage, at, denominators, per_group)

@@ -42,7 +42,7 @@ PRESETS: dict[str, Preset] = {
         },
         {"num_generations": 4, "learning_rate": 1e-6},
     ),
-    "reinforce_pp": Preset("arXiv:2501.03262; token KL in the reward, whitened over the batch", _REINFORCE_PP),
+    "reinforce_pp": Preset("arXiv:2501.03262; token KL in the reward, whitened; OpenRLHF's beta", _REINFORCE_PP),
     "reinforce_pp_baseline": Preset(
         "arXiv:2501.03262, REINFORCE++-baseline: group mean, then the batch's std of the centred rewards, k2 loss",
         {
@@ -154,7 +154,7 @@ PRESETS: dict[str, Preset] = {
         {"learning_rate": 3e-7},
     ),
     "icepop": Preset(
-        "arXiv:2510.18855 (Ring-1T): GRPO, tokens outside [0.5, 5] of the engine's probability masked",
+        "arXiv:2510.18855 (Ring-1T): tokens far from the engine's probability masked; INTELLECT-3's bounds",
         {
             "loss_type": "grpo", "vllm_importance_sampling_mode": "token_mask",
             "vllm_importance_sampling_clip_min": 0.5, "vllm_importance_sampling_clip_max": 5.0,
@@ -177,6 +177,7 @@ class Dialect:
 
     fields: dict[str, Any]
     cispo_cap_is_offset: bool = False
+    cispo_has_floor: bool = False
 
 
 DIALECTS: dict[str, Dialect] = {
@@ -186,8 +187,10 @@ DIALECTS: dict[str, Dialect] = {
             "vllm_importance_sampling_mode": "sequence_mask", "vllm_importance_sampling_clip_max": 3.0,
         }
     ),
-    "verl": Dialect({"std_kind": "sample", "std_eps": 1e-6, "count_no_signal": True}, cispo_cap_is_offset=True),
-    "skyrl": Dialect({"std_kind": "sample", "std_eps": 1e-6}, cispo_cap_is_offset=True),
+    "verl": Dialect(
+        {"std_kind": "sample", "std_eps": 1e-6, "count_no_signal": True}, cispo_cap_is_offset=True, cispo_has_floor=True
+    ),
+    "skyrl": Dialect({"std_kind": "sample", "std_eps": 1e-6}, cispo_cap_is_offset=True, cispo_has_floor=True),
     "openrlhf": Dialect({"std_kind": "sample", "std_eps": 1e-9}),
     "rllm": Dialect({"std_kind": "population", "std_eps": 1e-6}),
     "open_instruct": Dialect({"std_kind": "population", "std_eps": 1e-8}, cispo_cap_is_offset=True),
@@ -198,7 +201,7 @@ def preset(name: str, *, dialect: str | None = None, **overrides: Any) -> Object
     """The spec of a published method. `dialect` takes a framework's constants, then any field may be overridden.
 
     Where a framework writes CISPO's cap as a distance from 1, `epsilon` and `epsilon_high` are given (and default to)
-    its way, and the weight is clipped on both sides: [1 - epsilon, 1 + epsilon_high].
+    its way; verl and SkyRL clip the weight on both sides, to [1 - epsilon, 1 + epsilon_high].
 
     >>> preset("dapo").epsilon_high, preset("grpo", dialect="verl").std_eps
     (0.28, 1e-06)
@@ -237,7 +240,10 @@ def _offset_cap(fields: dict[str, Any], overrides: dict[str, Any], dialect: str 
     high = overrides.get("epsilon_high")
     if high is None:
         high = low
-    return {"epsilon_high": 1.0 + high, "cispo_min_weight": max(1.0 - low, 0.0)}
+    return {
+        "epsilon_high": 1.0 + high,
+        "cispo_min_weight": max(1.0 - low, 0.0) if DIALECTS[dialect].cispo_has_floor else 0.0,
+    }
 
 
 def _surrogate(fields: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@ Never loads a model."""
 
 from assay.prompts.beliefs import Beliefs, expected_mixed, mixed_probability
 from assay.prompts.curriculum import Curriculum
+from assay.prompts.difficulty import Estimate, Filtered, FilterOptions, Store, apply_filter, estimate
 from assay.prompts.options import CurriculumOptions, DataOptions, FieldOptions, RefillOptions, SourceOptions
 from assay.prompts.pool import PoolReport, PromptPool, load_prompts
 from assay.prompts.refill import Batch, Refill, collect, has_signal
@@ -16,7 +17,10 @@ __all__ = [
     "Curriculum",
     "CurriculumOptions",
     "DataOptions",
+    "Estimate",
     "FieldOptions",
+    "FilterOptions",
+    "Filtered",
     "PoolReport",
     "PromptPool",
     "Refill",
@@ -24,9 +28,12 @@ __all__ = [
     "RewardCurriculum",
     "Schedule",
     "SourceOptions",
+    "Store",
+    "apply_filter",
     "collect",
     "email_rows",
     "email_schema",
+    "estimate",
     "expected_mixed",
     "has_signal",
     "load_prompts",

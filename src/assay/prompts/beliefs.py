@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.optimize import minimize
 from scipy.special import betaln
 
 PRIOR = 1.0
@@ -90,15 +91,38 @@ class Beliefs:
         self.arrays = {name: np.array(state[name], kind) for name, kind in self.columns.items()}
 
 
-def expected_mixed(right: np.ndarray, wrong: np.ndarray, generations: int) -> np.ndarray:
-    """Probability [N] that a group of G is mixed, E[1 - p^G - (1-p)^G] with p ~ Beta(1 + right, 1 + wrong).
+def expected_mixed(
+    right: np.ndarray, wrong: np.ndarray, generations: int, prior: tuple[float, float] = (PRIOR, PRIOR)
+) -> np.ndarray:
+    """Probability [N] that a group of G is mixed, E[1 - p^G - (1-p)^G] with p ~ Beta(a0 + right, b0 + wrong).
 
     >>> expected_mixed(np.zeros(1), np.zeros(1), 2).round(4).tolist()  # uniform p: 1 - 1/3 - 1/3
     [0.3333]
     """
-    a, b = PRIOR + right, PRIOR + wrong
+    a, b = prior[0] + right, prior[1] + wrong
     uniform = np.exp(betaln(a + generations, b) - betaln(a, b)) + np.exp(betaln(a, b + generations) - betaln(a, b))
     return np.clip(1.0 - uniform, 0.0, 1.0)
+
+
+def fit_prior(right: np.ndarray, wrong: np.ndarray) -> tuple[float, float]:
+    """The Beta(a, b) from which the pool's pass rates look drawn: beta-binomial maximum likelihood (empirical Bayes).
+
+    Forecasts need it: under a flat prior a pool of impossible prompts would look half learnable. A weak pull of log a
+    and log b towards 0 keeps few or uniform data finite; below 20 observed prompts the flat prior stays.
+    """
+    seen = right + wrong > 0
+    if seen.sum() < 20:
+        return PRIOR, PRIOR
+    right, wrong = right[seen], wrong[seen]
+    stride = max(1, len(right) // 2000)
+    pairs, weights = np.unique(np.stack([right[::stride], wrong[::stride]]), axis=1, return_counts=True)
+
+    def loss(logs: np.ndarray) -> float:
+        a, b = np.exp(logs)
+        return float(-(weights * (betaln(a + pairs[0], b + pairs[1]) - betaln(a, b))).sum() + (logs**2).sum() / 2)
+
+    a, b = np.exp(minimize(loss, np.zeros(2), method="L-BFGS-B", bounds=[(-4.0, 4.0)] * 2).x)
+    return float(a), float(b)
 
 
 def mixed_probability(rate: float, generations: int) -> float:

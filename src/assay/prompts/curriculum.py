@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from assay.errors import InputError
-from assay.prompts.beliefs import PRIOR, Beliefs, expected_mixed, histogram
+from assay.prompts.beliefs import PRIOR, Beliefs, expected_mixed, fit_prior, histogram
 from assay.prompts.options import CurriculumOptions
 from assay.prompts.selection import Selector, View, load_selector
 from assay.records import Group, Prompt
@@ -105,8 +105,10 @@ class Curriculum:
 
     def forecast(self, prompts: Sequence[Prompt]) -> float:
         """Expected share of mixed groups when each of these prompts gets one group of G."""
+        right, wrong = self.beliefs.right, self.beliefs.wrong
         slots = self.beliefs.slots(prompt.content_key for prompt in prompts)
-        return float(expected_mixed(self.beliefs.right[slots], self.beliefs.wrong[slots], self.num_generations).mean())
+        prior = fit_prior(right[self.slots], wrong[self.slots])
+        return float(expected_mixed(right[slots], wrong[slots], self.num_generations, prior).mean())
 
     @property
     def rates(self) -> np.ndarray:

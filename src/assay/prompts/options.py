@@ -146,7 +146,7 @@ class CurriculumOptions:
 
     policy: Annotated[
         str, "How prompts are chosen: uniform, easy_to_hard, mid_range, thompson, greso, adarft, or module:function."
-    ] = "uniform"
+    ] = "thompson"
     exploration: Annotated[
         float, "Share of every draw that goes to the longest unseen prompts, so that none is forgotten."
     ] = 0.1

@@ -162,7 +162,7 @@ def render(
         report.without_prompt += 1
         return None
     task = source.task or str(row.get(columns.task or "") or source.name or "default")
-    kept = {name: value for name, value in row.items() if name != "prompt"}
+    kept = dict(row)
     if columns.gold is not None:
         kept["gold"] = row.get(columns.gold)
     if columns.difficulty is not None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.monitoring.metrics import merge, mismatch_metrics, repetition, rollout_metrics, within_group_correlation
+from assay.monitoring.metrics import merge, repetition, rollout_metrics, within_group_correlation
 from assay.records import Completion, Finish, Judgement, Outcome, Segment, VersionSpan
 
 
@@ -128,23 +128,6 @@ def test_flags_among_the_rewarded(completion, group):
 def test_duplicates_within_a_group(completion, group):
     rows = [completion(token_ids=[1, 2]), completion(token_ids=[1, 2]), completion(token_ids=[3])]
     assert rollout_metrics([group(rows), group(rows[:1])])["groups/duplicate_frac"] == 0.25
-
-
-def test_mismatch_by_hand():
-    # The lecture's fixture: raw token ratios 0.4, 0.9, 1.5, 2.6; masked to the band [0.5, 2.0].
-    ratio = np.array([0.4, 0.9, 1.5, 2.6])
-    sampled = np.array([-2.0, -1.0, -0.5, -3.0])
-    metrics = mismatch_metrics([sampled + np.log(ratio)], [sampled], [np.array([0.0, 0.9, 1.5, 0.0])])
-    assert metrics["sampling/masked_frac"] == 0.5
-    assert metrics["sampling/ess_frac"] == pytest.approx(2.4**2 / (4 * (0.81 + 2.25)))
-    assert metrics["sampling/ratio_max"] == pytest.approx(2.6)
-    assert metrics["sampling/sampling_logp_difference/mean"] == pytest.approx(np.abs(np.log(ratio)).mean())
-    assert metrics["sampling/mismatch_kl"] == pytest.approx((ratio - 1 - np.log(ratio)).mean())
-
-
-def test_mismatch_ignores_missing_log_probs():
-    metrics = mismatch_metrics([np.array([-1.0, -2.0])], [np.array([-1.0, np.nan])])
-    assert metrics["sampling/sampling_logp_difference/max"] == 0.0
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scan": ("assay.cli.scan:scan", "Tampering patterns in programs."),
     "sandbox": ("assay.cli.sandbox:app", "What this host enforces on untrusted programs, tried for real."),
     "passk": ("assay.cli.passk:passk", "Unbiased pass@k and pass^k with bootstrap bands; base against trained."),
+    "doctor": ("assay.cli.doctor:doctor", "What is wrong with this run, why, the evidence, the key to change."),
     "compare": ("assay.cli.compare:compare", "Seeds and ablations side by side, with paired intervals."),
     "fit": ("assay.cli.fit:fit", "Sigmoid compute fit: where runs are heading, and whether that is known."),
     "sweep": ("assay.cli.sweep:sweep", "One recipe under several settings and seeds, then compared."),

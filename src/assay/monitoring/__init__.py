@@ -2,7 +2,7 @@
 and never changes training."""
 
 from assay.monitoring.history import History, read_metrics
-from assay.monitoring.metrics import merge, mismatch_metrics, repetition, rollout_metrics
+from assay.monitoring.metrics import merge, repetition, rollout_metrics
 from assay.monitoring.monitor import Monitor, MonitorProtocol, NullMonitor
 from assay.monitoring.options import MonitorOptions
 from assay.monitoring.store import MetricsLog, RolloutStore
@@ -16,7 +16,6 @@ __all__ = [
     "NullMonitor",
     "RolloutStore",
     "merge",
-    "mismatch_metrics",
     "read_metrics",
     "repetition",
     "rollout_metrics",

@@ -109,24 +109,21 @@ def group_metrics(groups: Sequence[Group], decoupled: bool = False) -> dict[str,
 
 
 def verifier_metrics(completions: Sequence[Completion]) -> dict[str, float]:
-    """Shares of judgements that are no verdict, over judgements that applied; in all and per function."""
+    """Shares of judgements that are no verdict, over those that applied: in all, and `/name` of each if several."""
     per_function: dict[str, list[Outcome]] = {}
-    seconds = [float(item.tags["verifier_seconds"]) for item in completions if "verifier_seconds" in item.tags]
     for completion in completions:
         for name, judgement in completion.judgements.items():
+            outcomes = per_function.setdefault(name, [])
             if judgement.outcome is not Outcome.NOT_APPLICABLE:
-                per_function.setdefault(name, []).append(judgement.outcome)
-    metrics = {}
-    everything = [outcome for outcomes in per_function.values() for outcome in outcomes]
-    for prefix, outcomes in [
-        ("verifier", everything),
-        *((f"rewards/{name}", per_function[name]) for name in per_function),
-    ]:
-        for outcome in VERIFIER_OUTCOMES if outcomes else ():
-            metrics[f"{prefix}/{outcome}_frac"] = outcomes.count(outcome) / len(outcomes)
-    if seconds:
-        metrics["verifier/latency_p95"] = float(np.quantile(seconds, 0.95))
-    return metrics
+                outcomes.append(judgement.outcome)
+    parts = {"": [outcome for outcomes in per_function.values() for outcome in outcomes]}
+    if len(per_function) > 1:
+        parts |= {f"/{name}": outcomes for name, outcomes in per_function.items()}
+    return {
+        f"verifier/{outcome}_frac{suffix}": outcomes.count(outcome) / len(outcomes) if outcomes else 0.0
+        for suffix, outcomes in parts.items()
+        for outcome in VERIFIER_OUTCOMES
+    }
 
 
 def sampler_metrics(completions: Sequence[Completion]) -> dict[str, float]:
@@ -175,39 +172,6 @@ def tag_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     paid = [bool(found) for found, item in zip(flags, completions) if rewards and item.reward == max(rewards)]
     if paid:
         metrics["hack/rewarded_frac"] = float(np.mean(paid))
-    return metrics
-
-
-def mismatch_metrics(
-    old_logps: Sequence[np.ndarray], sampling_logps: Sequence[np.ndarray], weights: Sequence[np.ndarray] | None = None
-) -> dict[str, float]:
-    """Trainer against sampler on the same tokens: one array of counted tokens a completion, in nats.
-
-    The ratio's quantiles are of the *raw* exp(old - sampling), before truncation or masking, which hide the tail.
-    `sampling/ess_frac` = (sum w)^2 / (N sum w^2) of the weights really applied (`weights`, else the raw token ratios);
-    `sampling/masked_frac` is the share of those weights that is exactly 0.
-    """
-    old, sampled = np.concatenate(list(old_logps)), np.concatenate(list(sampling_logps))
-    known = np.isfinite(old) & np.isfinite(sampled)
-    gap = (old - sampled)[known].astype(np.float64)
-    if not len(gap):
-        return {}
-    ratio = np.exp(gap)
-    applied = np.concatenate(list(weights)).astype(np.float64) if weights is not None else ratio
-    metrics = {
-        "sampling/sampling_logp_difference/mean": float(np.abs(gap).mean()),
-        "sampling/sampling_logp_difference/max": float(np.abs(gap).max()),
-        "sampling/ratio_mean": float(ratio.mean()),
-        # k3 of sampler || trainer: non-negative for every sample, mean equal to the divergence.
-        "sampling/mismatch_kl": float((ratio - 1 - gap).mean()),
-        "sampling/masked_frac": float((applied == 0).mean()),
-    }
-    for name, quantile in (("p01", 0.01), ("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
-        metrics[f"sampling/ratio_{name}"] = float(np.quantile(ratio, quantile))
-    square = float((applied**2).sum())
-    metrics["sampling/ess_frac"] = float(applied.sum() ** 2 / (len(applied) * square)) if square > 0 else 0.0
-    if len(gap) > 2 and np.std(old[known]) > 0 and np.std(sampled[known]) > 0:
-        metrics["sampling/logp_correlation"] = float(np.corrcoef(old[known], sampled[known])[0, 1])
     return metrics
 
 

@@ -147,12 +147,12 @@ class Monitor:
         self._console.message(text)
 
     def rewind(self, step: int) -> None:
-        """Resuming after `step`: cut off the metrics and rollouts of every later step."""
+        """Resuming after `step`: cut off the metrics and rollouts of every later step; -1 keeps nothing."""
         from assay.monitoring.history import read_metrics
 
         self.log.truncate(step)
         self.store.truncate(step)
-        self._view.step = step
+        self._view.step = max(0, step)
         if self.log.path.exists():
             history = read_metrics(self.log.path)
             for name in history.columns:

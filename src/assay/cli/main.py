@@ -15,6 +15,7 @@ from assay.errors import InputError, RunError
 # command -> (module:function, its line in `assay --help`). A module loads when its command runs: --help is instant.
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
+    "filter": ("assay.cli.filter:filter_prompts", "Pass rates of a dataset under a model; keep 0 < p < 1."),
     "scan": ("assay.cli.scan:scan", "Tampering patterns in programs."),
     "sandbox": ("assay.cli.sandbox:app", "What this host enforces on untrusted programs, tried for real."),
     "passk": ("assay.cli.passk:passk", "Unbiased pass@k and pass^k with bootstrap bands; base against trained."),

@@ -88,6 +88,14 @@ def test_too_few_samples_are_warned_about():
     assert curve(8, counts, [1, 4]).warnings == ()
 
 
+def test_all_alike_is_not_certainty():
+    zeros = np.zeros(30, int)
+    assert curve(16, zeros).high[0] > 0.1
+    assert curve(16, zeros + 16).low[-1] < 0.9
+    change = paired_curve((16, zeros), (16, zeros), [1])
+    assert change.low[0] < 0 < change.high[0]
+
+
 def test_curves_are_monotone():
     counts = np.random.default_rng(2).integers(0, 65, 40)
     assert (np.diff(curve(64, counts).values) >= 0).all()

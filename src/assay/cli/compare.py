@@ -52,22 +52,32 @@ def compare(
 
 
 def tables(report: Report) -> list[Table]:
-    """The settings, and the differences of pairs."""
+    """What each setting reached, how its training looked late, and the differences of pairs."""
     from rich.table import Table
 
     from assay.evaluation.comparison import COLUMNS
     from assay.evaluation.comparison_page import number
 
-    columns = [label for label in COLUMNS if any(label in row.columns for row in report.rows)]
-    settings = Table("setting", "runs", "figure", "gain", "best", *columns)
+    reached = Table("setting", "runs", "figure", "each run", "gain", "best", "at step")
     for row in report.rows:
         gain = "" if row.gain is None else f"{row.gain:+.3f}"
-        late = [number(row.columns[label]) if label in row.columns else "" for label in columns]
-        settings.add_row(row.setting, str(len(row.runs)), number(row.mean), gain, number(row.best), *late)
-    if not report.pairs:
-        return [settings]
-    pairs = Table("second − first", "difference", "interval", "verdict", "basis")
-    for pair in report.pairs:
-        interval = "" if pair.interval is None else str(pair.interval).replace("[", "\\[")
-        pairs.add_row(f"{pair.second} − {pair.first}", f"{pair.value:+.3f}", interval, pair.verdict, pair.basis)
-    return [settings, pairs]
+        runs, steps = " ".join(map(number, row.values)), " ".join(map(str, row.best_steps))
+        reached.add_row(row.setting, str(len(row.runs)), number(row.mean), runs, gain, number(row.best), steps)
+    shown = [reached]
+    columns = [label for label in COLUMNS if any(label in row.columns for row in report.rows)]
+    if columns:
+        late = Table("setting", *columns, title="means over the last tenth of training", title_justify="left")
+        for row in report.rows:
+            cells = [number(row.columns[label]) if label in row.columns else "" for label in columns]
+            late.add_row(row.setting, *cells)
+        shown.append(late)
+    if report.pairs:
+        pairs = Table("second − first", "difference", "interval", "verdict", "basis")
+        for pair in report.pairs:
+            interval = "" if pair.interval is None else str(pair.interval).replace("[", "\\[")
+            pairs.add_row(f"{pair.second} − {pair.first}", f"{pair.value:+.3f}", interval, pair.verdict, pair.basis)
+        shown.append(pairs)
+    for table in shown:
+        for column in table.columns:
+            column.overflow = "fold"
+    return shown

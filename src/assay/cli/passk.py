@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from assay.api.session import Session
     from assay.config.schema import RunConfig
+    from assay.evaluation.passk import Curve
     from assay.evaluation.passk_report import PassReport
 
 
@@ -102,7 +103,7 @@ def sample_model(
     shard: tuple[int, int],
     sampling: dict[str, Any],
 ) -> None:
-    """Fill `folder/name` with the shard's samples; the model loads only where some are missing."""
+    """Fill `folder/name` with those of the shard's samples that are missing."""
     from assay.api.session import Session
     from assay.evaluation.passk_sampling import sample_all
     from assay.rollouts.protocol import Sampling
@@ -166,25 +167,24 @@ def show(found: PassReport, folder: Path) -> None:
 
     console = Console()
     console.print(f"{found.problems} problems, {found.n} samples each", highlight=False)
-    console.print(table(found))
+    console.print(table("pass@k", found.pass_at_k, found.change))
+    console.print(table("pass^k", found.pass_hat_k))
     for warning in found.warnings:
         console.print(f"note: {warning}", style="yellow", highlight=False, markup=False)
     console.print(f"files: {folder}/passk.json, passk.svg, passhatk.svg, problems.parquet", highlight=False)
 
 
-def table(found: PassReport) -> Table:
-    """pass@k with its band by model, the paired change, and pass^k."""
+def table(name: str, curves: Mapping[str, Curve], change: Curve | None = None) -> Table:
+    """The curves with their bands by k, and the paired change; * marks a change whose band excludes 0."""
     from rich.table import Table
 
-    names = list(found.pass_at_k)
-    change = [] if found.change is None else ["change (95% paired)"]
-    rows = Table("k", *(f"pass@k {name}" for name in names), *change, *(f"pass^k {name}" for name in names))
-    for k in found.pass_at_k[names[0]].ks:
-        cells = [banded(*curve.at(k)) for curve in found.pass_at_k.values()]
-        if found.change is not None:
-            value, interval = found.change.at(k)
+    rows = Table(name, *curves, *([] if change is None else ["change (paired)"]))
+    for k in next(iter(curves.values())).ks:
+        cells = [banded(*curve.at(k)) for curve in curves.values()]
+        if change is not None:
+            value, interval = change.at(k)
             cells.append(banded(value, interval, sign="+") + ("" if 0 in interval else " *"))
-        rows.add_row(str(k), *cells, *(f"{curve.at(k)[0]:.3f}" for curve in found.pass_hat_k.values()))
+        rows.add_row(str(k), *cells)
     return rows
 
 

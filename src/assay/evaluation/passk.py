@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from assay.errors import InputError
-from assay.evaluation.intervals import Interval, bootstrap
+from assay.evaluation.intervals import Interval, bootstrap, paired_difference, rate_interval
 
 Counts = int | Sequence[int] | np.ndarray
 
@@ -74,6 +74,9 @@ def curve(n: Counts, c: Counts, ks: Sequence[int] | None = None, *, reliability:
     n_, c_, ks = _problems(n, c, ks)
     by_problem = _by_problem(n_, c_, ks, reliability)
     low, high = bootstrap(by_problem, seed=seed)
+    for column in np.flatnonzero(np.ptp(by_problem, axis=0) == 0):  # resampling equal values would claim certainty
+        interval = rate_interval(by_problem[:, column])
+        low[column], high[column] = interval.low, interval.high
     return Curve(ks, by_problem.mean(axis=0), low, high, len(n_), _warnings(n_, ks))
 
 
@@ -99,6 +102,9 @@ def paired_curve(
         n_before, c_before, chosen, reliability
     )
     low, high = bootstrap(difference, seed=seed)
+    for column in np.flatnonzero(np.ptp(difference, axis=0) == 0):
+        interval = paired_difference(np.zeros(len(difference)), difference[:, column], int(smallest.min())).interval
+        low[column], high[column] = interval.low, interval.high
     return Curve(chosen, difference.mean(axis=0), low, high, len(smallest), _warnings(smallest, chosen))
 
 

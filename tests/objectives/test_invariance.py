@@ -15,7 +15,9 @@ from assay.objectives import (
     ObjectiveSpec,
     PolicyOutputs,
     Rows,
+    TokenInputs,
     build,
+    compute_advantages,
     group_tokens,
     preset,
     top_entropy_mask,
@@ -202,6 +204,31 @@ def test_trajectories_of_several_rows_are_one_sequence():
         torch.testing.assert_close(gradient[0::2] + gradient[1::2], whole[0])
 
 
+ACROSS_RANKS = {
+    "batch": preset("grpo", scale_rewards="batch"),
+    "batch_centred": preset("grpo", scale_rewards="batch_centred"),
+    "gdpo": preset("gdpo"),
+    "normalized": preset("rloo", beta=0.0, normalize_advantages=True),
+    "whitened": preset("reinforce_pp", beta=0.0),
+}
+
+
+def _advantages(name, share, sum_over_ranks):
+    """A rank's advantages; groups of two, one of them uniform, two reward functions, one missing reward."""
+    rewards = torch.tensor([[1, 1], [0, 0.5], [1, 0], [1, 0], [0.2, torch.nan], [0.9, 1]], dtype=torch.float64)
+    mask = Window.random(1).mask
+    result = compute_advantages(
+        rewards[share], torch.arange(6)[share] // 2, None, ACROSS_RANKS[name], tokens=TokenInputs(mask[share]),
+        sum_over_ranks=sum_over_ranks,
+    )  # fmt: skip
+    return result.advantages
+
+
+def _all_reduced(x):
+    torch.distributed.all_reduce(x)
+    return x
+
+
 def _rank(rank, world, path, result):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
@@ -214,14 +241,17 @@ def _rank(rank, world, path, result):
     additive, extreme = metrics[0].pack()
     torch.distributed.all_reduce(additive)
     torch.distributed.all_reduce(extreme, op=torch.distributed.ReduceOp.MAX)
-    if rank == 0:
-        torch.save((gradients[0], metrics[0].unpack(additive, extreme).values()), result)
+    advantages = [_advantages(name, share, _all_reduced) for name in ACROSS_RANKS]
+    torch.save((gradients[0], metrics[0].unpack(additive, extreme).values(), advantages), f"{result}{rank}")
     torch.distributed.destroy_process_group()
 
 
 def test_two_real_processes(tmp_path):
     mp.spawn(_rank, args=(2, tmp_path / "store", tmp_path / "result"), nprocs=2)
-    gradient, values = torch.load(tmp_path / "result")
+    gradient, values, first = torch.load(tmp_path / "result0")
+    _, _, second = torch.load(tmp_path / "result1")
+    for name, one, other in zip(ACROSS_RANKS, first, second, strict=True):
+        torch.testing.assert_close(torch.cat([one, other]), _advantages(name, list(range(6)), lambda x: x))
     window, objective = Window.random(1), build(SPECS["dapo"])
     everyone = list(range(6))
     whole, _, metrics = backward(

@@ -15,7 +15,7 @@ from assay.objectives import (
     off_policy_mask,
     preset,
 )
-from assay.objectives.kl import k1, k3
+from assay.objectives.kl import k1, k2, k3
 from assay.objectives.mismatch import bounded_weight, log_mismatch, mismatch_level
 from assay.objectives.ratio import sequence_level
 from assay.objectives.surrogates import ppo_clip
@@ -37,6 +37,15 @@ def test_kl_estimators():
     assert (three >= 0).all()
     assert (one < 0).any()
     assert three.var() < one.var() / 100
+
+
+@pytest.mark.parametrize(
+    ("d", "expected"),
+    [(0.1, (-0.1, 0.005, 0.00517092)), (-0.3, (0.3, 0.045, 0.04081822)), (1.0, (-1, 0.5, 0.71828183))],
+)
+def test_kl_estimates_of_one_token(d, expected):
+    logp, ref = torch.tensor(-1.0, dtype=torch.float64), torch.tensor(-1.0 + d, dtype=torch.float64)
+    assert [estimate(logp, ref).item() for estimate in (k1, k2, k3)] == pytest.approx(expected, abs=1e-8)
 
 
 def test_group_advantages():

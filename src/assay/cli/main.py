@@ -16,7 +16,9 @@ from assay.errors import InputError, RunError
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
     "filter": ("assay.cli.filter:filter_prompts", "Pass rates of a dataset under a model; keep 0 < p < 1."),
+    "grade": ("assay.cli.grade:grade", "Mark rows of completion and gold; rows with outcome and reward come back."),
     "scan": ("assay.cli.scan:scan", "Tampering patterns in programs."),
+    "audit": ("assay.cli.audit:audit", "Does the verifier pay for gold, and for nothing else?"),
     "sandbox": ("assay.cli.sandbox:app", "What this host enforces on untrusted programs, tried for real."),
     "passk": ("assay.cli.passk:passk", "Unbiased pass@k and pass^k with bootstrap bands; base against trained."),
     "doctor": ("assay.cli.doctor:doctor", "What is wrong with this run, why, the evidence, the key to change."),

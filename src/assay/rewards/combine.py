@@ -30,17 +30,21 @@ def total_reward(judgements: Mapping[str, Judgement], weights: Mapping[str, floa
 def verdict(
     judgements: Mapping[str, Judgement], reward: float | None, givers: Iterable[str], options: RewardOptions
 ) -> bool | None:
-    """Whether the completion is correct: the primary's verdict, else the first verdict, else the reward's threshold."""
+    """Whether the completion is correct: the primary's verdict, else the first verdict, else the reward's threshold.
+
+    `givers` are the functions that give verdicts, those that check the answer before those that check its form.
+    """
     if options.primary:
         judgement = judgements[options.primary]
         if judgement.outcome is Outcome.SCORED:
             return judgement.reward is not None and judgement.reward >= options.correct_threshold
         if judgement.outcome is not Outcome.NOT_APPLICABLE:
             return VERDICTS.get(judgement.outcome)
-    givers = set(givers)
-    for name, judgement in judgements.items():
-        if judgement.outcome in VERDICTS or (judgement.outcome in OURS and name in givers):
-            return VERDICTS.get(judgement.outcome)
+    givers = list(givers)
+    for name in [*givers, *(name for name in judgements if name not in givers)]:
+        outcome = judgements[name].outcome if name in judgements else Outcome.NOT_APPLICABLE
+        if outcome in VERDICTS or (outcome in OURS and name in givers):
+            return VERDICTS.get(outcome)
     return None if reward is None else reward >= options.correct_threshold
 
 
@@ -53,7 +57,9 @@ def settle_completion(completion: Completion, functions: Sequence[RewardFunction
     if options.primary and options.primary not in judgements:
         completion.correct = None  # the primary sees the whole round and has not spoken yet
         return
-    givers = [function.name for function in functions if function.gives_verdicts]
+    verifiers = [function for function in functions if function.gives_verdicts]
+    verifiers.sort(key=lambda function: function.verifier is not None and not function.verifier.checks_answer)
+    givers = [function.name for function in verifiers]
     completion.correct = verdict(judgements, completion.reward, givers, options)
 
 

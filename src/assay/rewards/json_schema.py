@@ -96,6 +96,7 @@ class JsonSchema(JsonTask):
     """1.0 where the completion is exactly one JSON value valid under `schema` (a mapping or a path), else 0.0."""
 
     needs_gold = False
+    checks_answer = False
 
     def __init__(self, schema: Mapping[str, Any] | str, gold_column: str = "gold", task: str = ""):
         super().__init__(gold_column, task)

@@ -23,10 +23,23 @@ from assay.rewards.verifier import Verifier
 BUILTINS: dict[str, tuple[str, str]] = {
     "math": ("assay.rewards.mathematics:Math", "the boxed, tagged or #### answer equals gold as mathematics"),
     "gsm8k": ("assay.rewards.mathematics:Gsm8k", "math for GSM8K rows; takes the raw rationale as gold"),
+    "exact_match": ("assay.rewards.exact:ExactMatch", "the completion, or its marked answer, is gold to the letter"),
+    "regex": ("assay.rewards.exact:Regex", "the last match of a pattern equals gold, or is there at all"),
+    "multiple_choice": ("assay.rewards.exact:MultipleChoice", "the option letter equals gold's"),
+    "numeric": ("assay.rewards.exact:Numeric", "a number within a tolerance of gold, units converted"),
     "json_schema": ("assay.rewards.json_schema:JsonSchema", "valid under any JSON Schema: 1.0, else 0.0"),
     "json_fields": ("assay.rewards.json_schema:JsonFields", "share of the gold object's fields that are right"),
     "email_schema": ("assay.rewards.json_schema:EmailSchema", "the support-email schema of the running task"),
     "email_fields": ("assay.rewards.json_schema:EmailFields", "the support-email fields: 0, 0.2 ... 1.0"),
+    "reasoning_gym": ("assay.rewards.gym:ReasoningGym", "the task's own scorer gives full marks"),
+    "judge": ("assay.rewards.judge:LLMJudge", "a rubric score from a model behind an OpenAI-compatible endpoint"),
+    "reward_model": ("assay.rewards.reward_model:RewardModel", "the first logit of a sequence-classification model"),
+    "format": ("assay.rewards.shaping:Format", "a small bonus for think tags, a box, an answer tag"),
+    "overlong": ("assay.rewards.shaping:Overlong", "DAPO's soft overlong punishment: 0 ... -1"),
+    "length_cost": ("assay.rewards.shaping:LengthCost", "a cost for each token past a budget"),
+    "cosine": ("assay.rewards.shaping:Cosine", "correctness scaled by length along a cosine"),
+    "repetition": ("assay.rewards.shaping:Repetition", "a penalty for the share of repeated token n-grams"),
+    "language": ("assay.rewards.shaping:Language", "the share of words in one script"),
     "code": ("assay.rewards.code:CodeVerifier", "the program passes every hidden test, in the sandbox"),
 }
 
@@ -71,6 +84,10 @@ def load_reward(spec: RewardSpec | Mapping[str, Any] | str | Callable[..., Any])
         from assay.rewards.reward_model import RewardModel
 
         fn: Callable[..., Any] = RewardModel(target, **spec.options)
+    elif spec.isolation == "process" and not inspect.isclass(target):
+        from assay.rewards.isolated import Isolated
+
+        fn = Isolated(spec, default_name(spec.fn, target))
     else:
         fn = instantiate(target, spec)
     return RewardFunction(spec.name or default_name(spec.fn, fn), fn, spec)

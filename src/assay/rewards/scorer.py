@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from assay.errors import InputError
 from assay.records import Group, Judgement, Outcome
 from assay.rewards.combine import check_primary, settle_completion
 from assay.rewards.contract import (
@@ -22,10 +23,12 @@ from assay.rewards.contract import (
     check_rewards,
     samples_of,
 )
+from assay.rewards.isolated import Isolated
 from assay.rewards.metrics import round_metrics
 from assay.rewards.options import RewardOptions
 from assay.rewards.registry import RewardFunction, load_rewards
 from assay.rewards.threads import LoopThread, ThreadPool, TimeLimit, settle
+from assay.rewards.workers import HandlerBroken
 
 
 @dataclass
@@ -153,7 +156,9 @@ class Scorer:
     def run(self, function: RewardFunction, samples: Sequence[Sample], state: Any, attempt: int = 0) -> Future[Marks]:
         """Call `function` on `samples`; what fails is retried completion by completion: only the culprit pays."""
         out: Future[Marks] = Future()
-        limit = self.options.round_timeout_s if function.spec.batch else self.options.sample_timeout_s * len(samples)
+        limit = self.limit_of(function, samples)
+        if isinstance(function.fn, Isolated):
+            limit = 3 * limit + 60.0  # the worker is killed at its own limit; starting it and one retry come on top
 
         def call() -> Marks:
             started = time.monotonic()
@@ -186,10 +191,16 @@ class Scorer:
         inner.add_done_callback(finished)
         return out
 
+    def limit_of(self, function: RewardFunction, samples: Sequence[Sample]) -> float:
+        """Seconds for one call: the round's for whole-round functions, else the sample's for each completion."""
+        return self.options.round_timeout_s if function.spec.batch else self.options.sample_timeout_s * len(samples)
+
     def call(self, function: RewardFunction, samples: Sequence[Sample], state: Any) -> Marks:
         if function.verifier is not None:
             return Marks([judge(function.verifier, sample) for sample in samples])
         logged = Logged()
+        if isinstance(function.fn, Isolated):
+            function.fn.limit(self.limit_of(function, samples))
         returned = function.fn(**accepted(function.fn, arguments(samples, state, logged)))
         return checked(function, returned, samples, logged)
 
@@ -205,10 +216,13 @@ class Scorer:
         """The outcome of a call that failed for good; raises where the run should end."""
         if isinstance(error, TimeLimit):
             return Marks([Judgement(Outcome.TIMEOUT, detail=str(error))] * len(samples))
+        if isinstance(error, InputError) and not isinstance(error, RewardError):
+            raise error  # a dataset or an option is wrong, whatever the completion
         if isinstance(error, RewardError) and (self.options.on_error == "raise" or len(samples) != 1):
             raise error
         detail = f"{type(error).__name__}: {error}"[:500]
-        if self.options.on_error == "raise":
+        own_bug = function.verifier is not None and not isinstance(error, HandlerBroken)
+        if self.options.on_error == "raise" and not own_bug:
             where = samples[0].label + (f" and {len(samples) - 1} more" if len(samples) > 1 else "")
             raise RewardError(
                 f"reward function {function.name!r} raised {detail} on {where}; "

@@ -40,6 +40,9 @@ class Verifier(ABC):
 
     needs_gold: bool = True
 
+    checks_answer: bool = True
+    """False where the verdict is about the form alone; another function's verdict then sets `correct`, if any."""
+
     @property
     def __name__(self) -> str:
         return str(getattr(self, "name", type(self).__qualname__))

@@ -218,13 +218,24 @@ def beside(text: str, found: list[tuple[int, int, int]], answer: Found) -> Found
 
 
 def in_hash(text: str, start: int, end: int) -> Found | None:
-    """The last #### line that starts like an answer; an empty last one means that there is no answer."""
-    found = None
+    """The last #### line that starts like an answer; an empty last one means that there is no answer.
+
+    An earlier one that stands side by side with it, not retracted in between, is another answer of the same statement.
+    """
+    lines: list[Found] = []
     for match in HASH_LINE.finditer(text, start, end):
         content = match.group(1).strip()
+        begin = match.start(1) + len(match.group(1)) - len(match.group(1).lstrip())
         if not content:
-            found = None
+            lines = []
         elif STARTS_LIKE_ANSWER.match(content):
-            begin = match.start(1) + len(match.group(1)) - len(match.group(1).lstrip())
-            found = Found(content, (begin, begin + len(content)), "hash")
-    return found
+            lines.append(Found(content, (begin, begin + len(content)), "hash"))
+    if not lines:
+        return None
+    others: list[str] = []
+    for earlier, later in zip(reversed(lines[:-1]), reversed(lines[1:])):
+        between = text[earlier.span[1] : later.span[0]].strip().rstrip("#").strip()
+        if len(between) > SIDE_BY_SIDE or RETRACTED.search(between):
+            break
+        others.append(earlier.text)
+    return replace(lines[-1], alternatives=tuple(others), join="or" if others else "")

@@ -16,12 +16,18 @@ VULGAR = {
     "½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5", "⅗": "3/5", "⅘": "4/5",
     "⅙": "1/6", "⅚": "5/6", "⅐": "1/7", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8", "⅑": "1/9", "⅒": "1/10",
 }  # fmt: skip
+GREEK_NAMES = (
+    "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi omega Gamma "
+    "Delta Theta Lambda Xi Pi Sigma Phi Psi Omega "
+)
 CHARACTERS = str.maketrans({
     **dict.fromkeys("−–—‐‑‒﹣－", "-"),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad", ""),
     **dict.fromkeys("\u00a0\u2009\u202f\u2002\u2003\u2007\u2008\u200a\u3000\t\n\r\f\v", " "),
-    **dict.fromkeys("′’‘`", "'"), **dict.fromkeys("“”", '"'), **dict.fromkeys("。．", "."), **dict.fromkeys("，、", ","),
-    "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/", "±": r"\pm ", "∓": r"\mp ",
+    **dict.fromkeys("′’‘`", "'"), **dict.fromkeys("“”", '"'),
+    **dict.fromkeys("。．", "."), **dict.fromkeys("，、", ","),
+    "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/",
+    "±": r"\pm ", "∓": r"\mp ",
     "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\neq ", "≈": r"\approx ",
     "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "∉": r"\notin ", "ℝ": r"\mathbb{R}",
     "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "…": r"\ldots ", "→": r"\to ",
@@ -29,7 +35,7 @@ CHARACTERS = str.maketrans({
     "⩽": r"\le ", "⩾": r"\ge ", "：": ":", "；": ";", "％": "%", "＄": "$", "￥": "¥", "﹪": "%",
     **{greek: rf"\{name} " for greek, name in zip(
         "αβγδεζηθκλμνξρστφχψωΓΔΘΛΞΠΣΦΨΩ",
-        ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega"])},
+        GREEK_NAMES.split())},
 })  # fmt: skip
 
 DROPPED_CONTENT = re.compile(

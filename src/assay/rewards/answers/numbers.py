@@ -180,7 +180,7 @@ def read_suffixed(text: str) -> Number | None:
 
 
 def same_number(answer: Number, gold: Number) -> bool:
-    """Equal exactly, units agreeing; a percent sign that only one side has may be left out where the number exceeds 1."""
+    """Equal exactly, units agreeing; a percent sign on one side only is overlooked where the number exceeds 1."""
     factor = agree(answer.unit, gold.unit)
     if factor is None:
         return False
@@ -200,7 +200,11 @@ def float_noise(answer: Number, gold: Number) -> bool:
     return abs(answer.value / gold.value - 1) < Fraction(4, 10**16)
 
 
-ONES = dict(zip(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"], range(20)))  # fmt: skip
+ONES_NAMES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen "
+)
+ONES = dict(zip(ONES_NAMES.split(), range(20)))
 TENS = dict(zip(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], range(20, 100, 10)))
 CHINESE = dict(zip("零一二三四五六七八九", range(10))) | {"两": 2}
 CHINESE_SCALE = {"十": 10, "百": 100, "千": 1000}

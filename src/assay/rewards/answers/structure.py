@@ -16,7 +16,10 @@ SPELLING = {r"\lt": "<", r"\gt": ">", "<=": r"\le", ">=": r"\ge", "!=": r"\neq"}
 AND_OR = re.compile(
     r"\s*,?\s*(?:\band\b|\bor\b|\\text\s*\{\s*(?:and|or)\s*\}|\\(?:wedge|vee|land|lor)(?![A-Za-z])|&)\s*", re.IGNORECASE
 )
-GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega|Delta|Gamma|Sigma|Omega"
+GREEK = (
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega"
+    "|Delta|Gamma|Sigma|Omega"
+)
 NAME = re.compile(
     rf"(?:[A-Za-z]|\\(?:{GREEK}))'*(?:_\s*(?:\w|\{{[^{{}}]*\}}))?'*(?:\s*\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])*\s*\))?"
     r"|\(\s*[A-Za-z](?:_\w)?(?:\s*,\s*[A-Za-z](?:_\w)?)+\s*\)"
@@ -102,7 +105,8 @@ def read_list(text: str) -> list[str] | None:
 def enclosed(text: str) -> tuple[str, str] | None:
     """(kind, content) where one pair of brackets encloses the whole: set `{}`, tuple `()` or `<>`, bracket `[]`."""
     for kind, opening, closing in (
-        ("set", "\\{", "\\}"), ("tuple", "\\langle", "\\rangle"), ("tuple", "(", ")"), ("bracket", "[", "]"), ("set", "{", "}")
+        ("set", "\\{", "\\}"), ("tuple", "\\langle", "\\rangle"), ("tuple", "(", ")"),
+        ("bracket", "[", "]"), ("set", "{", "}"),
     ):  # fmt: skip
         if text.startswith(opening) and text.endswith(closing) and len(text) >= len(opening) + len(closing):
             inner = text[len(opening) : -len(closing)]

@@ -18,7 +18,8 @@ NOT_ONE_VALUE = re.compile(
     re.IGNORECASE,
 )
 SYNONYMS = [
-    {"no solution", "no solutions", "none", "\\emptyset", "empty set", "the empty set", "\\{\\}", "no real solution", "no real solutions"},
+    {"no solution", "no solutions", "none", "\\emptyset", "empty set", "the empty set", "\\{\\}",
+     "no real solution", "no real solutions"},
     {"dne", "does not exist", "undefined", "doesn't exist"},
     {"\\infty", "infinity", "+\\infty", "inf", "+infinity"},
     {"-\\infty", "-infinity", "negative infinity", "-inf"},
@@ -26,37 +27,11 @@ SYNONYMS = [
 ]  # fmt: skip
 NO_VALUE = {"?", "nan", "\\nan", "n/a", "null", "undefined", "\\text{nan}"}
 WORD = re.compile(r"[A-Za-z\u00c0-\uffff]+(?:['’-](?=[A-Za-z\u00c0-\uffff]{2})|[A-Za-z\u00c0-\uffff])+")
-FUNCTIONS = set(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "log",
-        "ln",
-        "exp",
-        "sqrt",
-        "pi",
-        "max",
-        "min",
-        "gcd",
-        "lcm",
-        "det",
-        "lim",
-        "inf",
-        "sup",
-        "abs",
-        "frac",
-    ]
+FUNCTION_NAMES = (
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp sqrt pi max min gcd lcm det lim inf sup "
+    "abs frac "
 )
+FUNCTIONS = set(FUNCTION_NAMES.split())
 
 
 def states_choice(text: str) -> str | None:

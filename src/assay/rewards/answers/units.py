@@ -24,7 +24,8 @@ TABLE: dict[str, dict[str, tuple[str, str]]] = {
         "month": ("2629746", "month"), "year": ("31556952", "year yr"),
     },
     "volume": {
-        "ml": ("1/1000", "ml milliliter millilitre"), "l": ("1", "l L liter litre"), "gal": ("473176473/125000000", "gal gallon"),
+        "ml": ("1/1000", "ml milliliter millilitre"), "l": ("1", "l L liter litre"),
+        "gal": ("473176473/125000000", "gal gallon"),
         "qt": ("473176473/500000000", "qt quart"), "cup": ("473176473/2000000000", "cup"),
     },
     "dollars": {"dollar": ("1", "$ dollar usd buck"), "cent": ("1/100", "¢ cent")},
@@ -135,62 +136,12 @@ def noun(text: str) -> Unit | None:
     return Unit(" ".join(kept)) if kept and (len(kept[0]) > 1 or not kept[0].isascii()) else None
 
 
-NOT_UNITS = set(
-    [
-        "or",
-        "and",
-        "not",
-        "no",
-        "if",
-        "else",
-        "unless",
-        "except",
-        "between",
-        "to",
-        "from",
-        "but",
-        "plus",
-        "minus",
-        "times",
-        "than",
-        "least",
-        "most",
-        "less",
-        "more",
-        "greater",
-        "over",
-        "under",
-        "either",
-        "neither",
-        "nor",
-        "is",
-        "are",
-        "was",
-        "when",
-        "where",
-        "for",
-        "any",
-        "some",
-        "none",
-        "true",
-        "false",
-        "otherwise",
-        "maybe",
-        "perhaps",
-        "mod",
-        "modulo",
-        "with",
-        "without",
-        "choose",
-        "factorial",
-        "half",
-        "third",
-        "quarter",
-        "billion",
-        "million",
-        "thousand",
-    ]
+WORDS_THAT_BEND = (
+    "or and not no if else unless except between to from but plus minus times than least most less more greater "
+    "over under either neither nor is are was when where for any some none true false otherwise maybe perhaps mod "
+    "modulo with without choose factorial half third quarter billion million thousand "
 )
+NOT_UNITS = set(WORDS_THAT_BEND.split())
 
 
 def singular(word: str) -> str:

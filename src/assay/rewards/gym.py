@@ -1,0 +1,170 @@
+"""reasoning-gym's procedural tasks (extra `reasoning-gym`): rows to prompt with, and its own scorers as a verifier.
+
+Several of its scorers `eval` the answer. They run in a killable worker process that may not write files, and answers
+that could call or reach into anything are refused before they get there.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from assay.errors import InputError
+from assay.records import Judgement
+from assay.rewards.answers.extract import NoAnswer, find_answer
+from assay.rewards.exact import whole_text
+from assay.rewards.verifier import Verifier, correct, failed, unparsable, wrong
+from assay.rewards.workers import JobFailed, LimitReached, Limits, WorkerLost, WorkerPool
+
+MAX_ANSWER = 20_000
+ORIGIN = "reasoning_gym"
+SAFE_NAMES = "sin cos tan sec csc cot asin acos atan sinh cosh tanh exp log ln sqrt Abs abs Rational Integer Float "
+SAFE_CALLS = set(SAFE_NAMES.split())
+EVALUATING_TASKS = (
+    "string_insertion spiral_matrix number_sorting binary_matrix n_queens simple_integration "
+    "intermediate_integration polynomial_multiplication puzzle24 countdown "
+)
+EVALUATING = set(EVALUATING_TASKS.split())
+UNSAFE = re.compile(r"__|\blambda\b|\bfor\b|\bimport\b|[A-Za-z_)\]'\"]\s*\.\s*[A-Za-z_]|[`@$\\;{}]|[fF][rR]?['\"]|:=")
+CALL = re.compile(r"([A-Za-z_]\w*)\s*\(|[)\]'\"]\s*\(")
+
+
+def gym() -> Any:
+    try:
+        import reasoning_gym
+    except ModuleNotFoundError as error:
+        raise InputError(
+            "reasoning-gym is not installed; install the extra: pip install 'assay[reasoning-gym]'"
+        ) from error
+    return reasoning_gym
+
+
+def dataset_names() -> list[str]:
+    """Every task that reasoning-gym offers, `composite` (a mixture of others) aside."""
+    gym()
+    from reasoning_gym.factory import DATASETS
+
+    return sorted(name for name in DATASETS if name != "composite")
+
+
+def gym_rows(name: str, size: int, seed: int = 0, **config: Any) -> list[dict[str, Any]]:
+    """`size` rows of one task: prompt, gold, task, and where the entry comes from so that its scorer finds it again.
+
+    `config` goes to the task's own configuration. Raises InputError for an unknown task or configuration.
+    """
+    gym()
+    if name not in dataset_names():
+        raise InputError(f"reasoning-gym has no task {name!r}; it has {', '.join(dataset_names())}")
+    origin = {"name": name, "seed": seed, "size": size, "config": config}
+    try:
+        entries = make_dataset(json.dumps(origin, sort_keys=True))
+    except (TypeError, AssertionError, ValueError) as error:
+        raise InputError(f"reasoning-gym task {name!r} refuses {config}: {error}") from error
+    return [
+        {
+            "prompt": entries[index]["question"],
+            "gold": "" if entries[index]["answer"] is None else str(entries[index]["answer"]),
+            "task": name,
+            ORIGIN: json.dumps({**origin, "index": index}, sort_keys=True),
+        }
+        for index in range(size)
+    ]
+
+
+@functools.lru_cache(maxsize=256)
+def make_dataset(origin: str) -> Any:
+    where = json.loads(origin)
+    return gym().create_dataset(where["name"], size=where["size"], seed=where["seed"], **where["config"])
+
+
+def handle(message: dict[str, Any]) -> dict[str, Any]:
+    """In the worker: the task's own score of an answer."""
+    where = json.loads(message["origin"])
+    dataset = make_dataset(json.dumps({k: where[k] for k in ("config", "name", "seed", "size")}, sort_keys=True))
+    return {"score": float(dataset.score_answer(message["answer"], dataset[where["index"]]))}
+
+
+class ReasoningGym(Verifier):
+    """Correct where the task's own scorer gives full marks to the tagged or boxed answer.
+
+    `partial` pays the scorer's partial credit; many of its scorers give some to any text that contains the answer, so
+    the default pays none. `marked: false` takes the whole completion as the answer. Rows come from `gym_rows`.
+    """
+
+    needs_gold = False
+
+    def __init__(self, partial: bool = False, marked: bool = True, score_s: float = 5.0, workers: int = 0):
+        self.partial, self.marked = partial, marked
+        self.limits, self.workers = Limits(cpu_s=score_s, wall_s=20 * score_s, memory_mb=4096), workers
+        self.pool: WorkerPool | None = None
+        self.lock = threading.Lock()
+
+    def judge(self, text: str, gold: Any, row: Mapping[str, Any]) -> Judgement:
+        if ORIGIN not in row:
+            return failed(
+                f"gold unreadable: the row has no column {ORIGIN!r}; make rows with reasoning-gym as the source"
+            )
+        try:
+            found = find_answer(text) if self.marked else whole_text(text)
+        except NoAnswer as error:
+            return unparsable(str(error))
+        told: dict[str, Any] = {"extracted": found.text[:MAX_ANSWER], "span": found.span}
+        if found.alternatives and any(other.strip() != found.text.strip() for other in found.alternatives):
+            return unparsable("several different answers", **told)
+        if len(found.text) > MAX_ANSWER:
+            return wrong(f"longer than {MAX_ANSWER} characters", **told)
+        origin = str(row[ORIGIN])
+        if json.loads(origin)["name"] in EVALUATING and not is_safe(found.text):
+            return unparsable("holds more than numbers, operators and known functions", **told)
+        try:
+            score = self.workers_pool().call({"origin": origin, "answer": found.text})["score"]
+        except (LimitReached, JobFailed) as error:
+            return wrong(f"the scorer could not take it: {error}"[:300], **told)
+        except WorkerLost as error:
+            return failed(str(error), **told)
+        if score >= 1.0:
+            return correct(**told)
+        return wrong(f"score {score:g}", reward=score if self.partial else 0.0, **told)
+
+    def workers_pool(self) -> WorkerPool:
+        with self.lock:
+            if self.pool is None:
+                gym()
+                self.pool = WorkerPool("assay.rewards.gym:handle", self.workers, self.limits)
+            return self.pool
+
+    def render_gold(self, gold: Any, row: Mapping[str, Any]) -> str:
+        return f"<answer>{gold}</answer>" if self.marked else str(gold)
+
+    def close(self) -> None:
+        with self.lock:
+            pool, self.pool = self.pool, None
+        if pool is not None:
+            pool.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("pool", "lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.pool, self.lock = None, threading.Lock()
+
+
+def is_safe(answer: str) -> bool:
+    """Whether evaluating `answer` could only compute: no attribute, no call but of known functions, no comprehension.
+
+    >>> is_safe("94*4 - 61 - 6"), is_safe("['_', 'Q']"), is_safe("open('x','w')"), is_safe("().__class__")
+    (True, True, False, False)
+    """
+    return not UNSAFE.search(answer) and all(
+        match.group(1) in SAFE_CALLS or is_product(match) for match in CALL.finditer(answer)
+    )
+
+
+def is_product(match: re.Match[str]) -> bool:
+    """`x(y+1)`: a single letter in front of a parenthesis is a factor, and calling a symbol only raises."""
+    return match.group(1) is not None and len(match.group(1)) == 1

@@ -32,6 +32,7 @@ PRCTL_OPTIONS = (2, 3, 15, 16, 21, 23, 39, 0x53564D41)  # names, getters, naming
 DOCKER_REFUSES = """
 unshare setns mount umount2 pivot_root mount_setattr open_tree move_mount fsopen bpf perf_event_open
 """
+ALL = 0xFFFFFFFF
 SELF = 0xFFFFFFF0  # stands for the program's own pid until `for_pid` fills it in
 
 
@@ -78,12 +79,14 @@ def allow_self(number: int) -> list[bytes]:
     return allow_values(number, 0, (SELF,))
 
 
-def allow_both(number: int, first: int, second: int) -> list[bytes]:
-    """Allow the call only if its first two arguments have these values."""
-    body = [
-        op(LOAD, ARGS), op(EQUAL, first, 0, 3), op(LOAD, ARGS + 8), op(EQUAL, second, 0, 1), op(RETURN, ALLOW),
-        op(RETURN, ERRNO | errno.EPERM),
-    ]  # fmt: skip
+def allow_if(number: int, *conditions: tuple[int, int, int]) -> list[bytes]:
+    """Allow the call only if all conditions (byte offset among the arguments, mask, value) hold."""
+    checks = [[op(LOAD, ARGS + offset), op(AND, mask), op(EQUAL, value, 0, 0)] for offset, mask, value in conditions]
+    body: list[bytes] = []
+    for index, check in enumerate(checks):
+        left = sum(map(len, checks[index + 1 :])) + 1
+        body += [*check[:2], op(EQUAL, conditions[index][2], 0, left)]
+    body += [op(RETURN, ALLOW), op(RETURN, ERRNO | errno.EPERM)]
     return [op(EQUAL, number, 0, len(body)), *body]
 
 
@@ -129,7 +132,9 @@ def argument_rules(
 
     wanted, mask = (0, CLONE_NAMESPACES) if processes else (CLONE_THREAD, CLONE_NAMESPACES | CLONE_THREAD)
     rules = [
-        rule("socketpair", allow_values, 0, (1,)),  # AF_UNIX, which asyncio wakes itself with
+        # AF_UNIX streams, which asyncio wakes itself with; a datagram could be sent to any socket with a name.
+        rule("socketpair", allow_if, (0, ALL, 1), (8, 0xF, 1)),
+        rule("sendto", allow_if, (32, ALL, 0), (36, ALL, 0)),
         rule("fcntl", allow_values, 1, FCNTL_COMMANDS),
         rule("ioctl", allow_values, 1, IOCTLS, errno.ENOTTY),
         rule("prctl", allow_values, 0, PRCTL_OPTIONS),
@@ -138,7 +143,7 @@ def argument_rules(
         rule("openat2", refuse, errno.ENOSYS),
         rule("prlimit64", allow_values, 0, (0,)),
         rule("sched_setaffinity", allow_values, 0, (0,)),
-        rule("setpriority", allow_both, 0, 0),
+        rule("setpriority", allow_if, (0, ALL, 0), (8, ALL, 0)),
         rule("personality", allow_values, 0, (0xFFFFFFFF,)),
     ]
     if not own_namespace:
@@ -160,19 +165,7 @@ def emulated_docker(machine: str | None = None, landlock: bool = True) -> Filter
     """
     machine = machine or platform.machine()
     arch, column = AUDIT_ARCH[machine]
-    names = [
-        "unshare",
-        "setns",
-        "mount",
-        "umount2",
-        "pivot_root",
-        "mount_setattr",
-        "open_tree",
-        "move_mount",
-        "fsopen",
-        "bpf",
-        "perf_event_open",
-    ]
+    names = DOCKER_REFUSES.split()
     if not landlock:
         names += ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"]
     rules = [op(LOAD, ARCH), op(EQUAL, arch, 1, 0), op(RETURN, ALLOW), op(LOAD, NR)]

@@ -18,6 +18,7 @@ from assay.sandbox.options import Level, SandboxOptions
 from assay.sandbox.results import InfraError
 
 START_SECONDS = 60.0
+END_SECONDS = 2.0
 # The whole environment of a zygote: nothing of the trainer's. One hash seed, so that set order is the same on every
 # worker.
 ENVIRONMENT = {
@@ -50,10 +51,13 @@ class Zygote:
         return self.errors.read()[-1000:].decode(errors="replace").strip()
 
     def end(self) -> None:
-        """Close the control socket and kill; everything below it dies with it."""
+        """Close the control socket, which ends it and everything below it; kill where that does not help."""
         self.control.close()
-        self.process.kill()
-        self.process.wait()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self.errors.close()
 
 

@@ -1,8 +1,9 @@
 """System-call numbers for x86_64 and aarch64, and which of them a confined program may make.
 
-Data only, as words between spaces. The numbers are the kernel's (asm/unistd_64.h and asm-generic/unistd.h; tests/sandbox checks them against the
-installed headers). Whatever is not named in ALLOWED, or allowed by a rule in seccomp.py, is refused: with EPERM where
-we know it, with ENOSYS where it is newer than LAST_KNOWN, so that the C library takes its fallback.
+Data only, as words between spaces. The numbers are the kernel's (asm/unistd_64.h and asm-generic/unistd.h; the tests
+check them against the installed headers). Whatever is not named in ALLOWED, or allowed by a rule in seccomp.py, is
+refused: with EPERM where we know it, with ENOSYS where it is newer than LAST_KNOWN, so that the C library takes its
+fallback.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ faccessat faccessat2 readlink readlinkat getdents getdents64 getcwd chdir fchdir
 readahead sendfile copy_file_range getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr mmap munmap mremap
 mprotect madvise msync mincore brk munlock futex futex_waitv set_robust_list rseq membarrier set_tid_address sched_yield
 sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval
-getpriority getcpu rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack pause
-alarm getitimer setitimer
-timer_create timer_settime timer_gettime timer_getoverrun timer_delete nanosleep
+getpriority getcpu rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack
+pause alarm getitimer setitimer timer_create timer_settime timer_gettime timer_getoverrun timer_delete nanosleep
 clock_nanosleep clock_gettime clock_getres gettimeofday time times restart_syscall getpid getppid gettid getuid
 geteuid getgid getegid getresuid getresgid getgroups getpgid getpgrp getsid getrusage getrlimit setrlimit sysinfo
-uname getrandom exit exit_group wait4 waitid arch_prctl capget recvfrom sendto shutdown getsockopt getsockname
+uname getrandom exit exit_group wait4 waitid arch_prctl capget recvfrom shutdown getsockopt getsockname
 getpeername
 """
 

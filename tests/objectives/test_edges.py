@@ -117,6 +117,13 @@ def test_missing_tensors_are_named(name, missing, message):
         run(name, torch.full((3, 3), -1.0), **missing)
 
 
+@pytest.mark.parametrize("name", ["rloo", "reinforce_pp"])
+def test_kl_in_the_reward_needs_no_reference_in_the_loss(name):
+    loss, _, metrics = run(name, torch.full((3, 3), -1.0), ref_logps=None)
+    assert torch.isfinite(loss)
+    assert "kl" not in metrics.values()  # it is among the advantages' metrics
+
+
 def test_shapes_must_agree():
     with pytest.raises(ValueError, match="must both be"):
         run("grpo", torch.full((3, 2), -1.0))

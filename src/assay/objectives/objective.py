@@ -64,6 +64,11 @@ class Objective:
         return self.spec.baseline == "value"
 
     @property
+    def uses_sampling_logps(self) -> bool:
+        """Whether the engine's log-probabilities change the loss; without them the old policy's stand in."""
+        return self.spec.vllm_importance_sampling_correction or self.spec.off_policy_mask_threshold is not None
+
+    @property
     def forwards_dead_rows(self) -> bool:
         """Whether rows without signal must be forwarded, for the sake of a KL, entropy or value term."""
         return self._has_kl_loss or self.spec.has_entropy_bonus or self.needs_values
@@ -93,7 +98,7 @@ class Objective:
         the rows lack, and for a loss that overflowed.
         """
         metrics = Metrics()
-        batch = WorkingBatch.of(outputs, rows, self.needs_ref)
+        batch = WorkingBatch.of(outputs, rows, self._has_kl_loss or self._surrogate.needs_ref)
         log_weight = RATIO_LEVELS[self.spec.importance_sampling_level](
             batch.log_ratio, batch.mask, batch.trajectory_ids
         )
@@ -207,9 +212,8 @@ class Objective:
             local = selected.sum().clamp(min=1) * denominators.micro_batches
             count = denominators.entropy_tokens or local
         mean = torch.where(selected, entropies, 0.0).sum() / torch.as_tensor(count).clamp(min=1)
-        coefficient = self.entropy.coefficient
         metrics.constant("entropy_coef", self.entropy.value, mean.device)
-        return coefficient * mean
+        return self.entropy.coefficient * mean
 
     def _value_loss(
         self, batch: WorkingBatch, outputs: PolicyOutputs, rows: Rows, denominators: Denominators, metrics: Metrics

@@ -191,14 +191,14 @@ _UNIT = ("top_entropy_quantile", "gamma", "lam", "ref_model_mixup_alpha")
 
 def _check_ranges(spec: ObjectiveSpec) -> None:
     rules = (
-        (_AT_LEAST_ZERO, lambda x: x >= 0, "at least 0"),
-        (_ABOVE_ZERO, lambda x: x > 0, "above 0"),
-        (_UNIT, lambda x: 0 <= x <= 1, "between 0 and 1"),
+        (_AT_LEAST_ZERO, lambda x: x >= 0, "a number of at least 0"),
+        (_ABOVE_ZERO, lambda x: x > 0, "a number above 0"),
+        (_UNIT, lambda x: 0 <= x <= 1, "a number between 0 and 1"),
     )
     for names, holds, wanted in rules:
         for name in names:
             value = getattr(spec, name)
-            if value is not None and not holds(value):
+            if value is not None and not (isinstance(value, int | float) and holds(value)):
                 raise ValueError(f"{name}={value!r} must be {wanted}")
 
 

@@ -154,6 +154,21 @@ def test_rows_without_signal_need_not_be_forwarded():
     assert Denominators.from_sums(window_sums(build(preset("dapo")), window, list(range(6)))).rows == len(alive)
 
 
+@pytest.mark.parametrize(
+    ("term", "leaf"),
+    [({"beta": 0.5, "use_bias_correction_kl": False, "kl_estimator": "k1"}, 0), ({"entropy_coef": 0.5}, 1)],
+)
+def test_kl_and_entropy_are_means_over_all_rows_while_the_policy_term_leaves_dead_ones_out(term, leaf):
+    window = Window.random(4)
+    objective = build(preset("dapo", **term))
+    window.advantages[:] = 0.0
+    denominators = Denominators.from_sums(window_sums(objective, window, list(range(6))))
+    assert denominators.tokens < denominators.all_tokens == window.mask.sum()
+    gradients, _, _ = backward(objective, window, [list(range(6))], denominators)
+    expected = 0.5 * window.mask.double() / window.mask.sum() * (1 if leaf == 0 else -1)
+    torch.testing.assert_close(gradients[leaf], expected)
+
+
 def test_a_group_spread_over_ranks_counts_once():
     window, objective = Window.random(1), build(SPECS["prompt"])
     counted = (window.mask.any(-1) & ~window.no_signal).double()

@@ -56,8 +56,10 @@ def explain(
             truncated=None if truncated is None else [x == 1 for x in _numbers("--truncated", truncated, int)],
             ratios=None if ratios is None else _numbers("--ratios", ratios, float),
         )
-    except (ValueError, TypeError) as error:
-        raise InputError(f"explain: {error}") from error
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
     if as_json:
         print(json.dumps({"preset": preset, "dialect": dialect, **vars(explanation)}))
     else:

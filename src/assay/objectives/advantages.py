@@ -95,7 +95,7 @@ def compute_advantages(
 
 def optimal_value(rewards: Tensor, group_ids: Tensor, beta1: float) -> Tensor:
     """V*(x) = beta1 log mean exp(r / beta1) over the reference model's samples of a prompt, [N] (A*-PO stage 1,
-    arXiv:2505.20686 eq. 5). Prompts whose rewards are all zero teach nothing; leave them out of stage 2.
+    arXiv:2505.20686). Prompts whose rewards are all zero teach nothing; leave them out of stage 2.
 
     >>> r = torch.tensor([1.0, 1, 0, 0, 0, 0, 0, 0], dtype=torch.float64)
     >>> round(optimal_value(r, torch.zeros(8), 0.5)[0].item(), 10)
@@ -187,8 +187,9 @@ def _scaled(
 
 
 def _decoupled(scores: Scores, spec: ObjectiveSpec, sum_over_ranks: SumOverRanks) -> Tensor:
-    """Each reward normalised in its group, weighted, summed, and standardised over the batch (GDPO, arXiv:2601.05242
-    eq. 4-7). A function that does not apply contributes the neutral 0."""
+    """Each reward normalised in its group, weighted, summed, and standardised over the batch (GDPO, arXiv:2601.05242).
+
+    A function that does not apply contributes the neutral 0."""
     x = scores.per_function
     votes = scores.votes.unsqueeze(-1) & ~x.isnan()
     std = scores.groups.std(x, votes, spec.std_kind)

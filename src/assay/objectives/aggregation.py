@@ -60,7 +60,7 @@ def luspo(lengths: Lengths, d: Denominators) -> Tensor:
 
 
 def prompt(lengths: Lengths, d: Denominators) -> Tensor:
-    """Mean over prompts of the token mean of each one's completions (ScaleRL, arXiv:2510.13786 sec. 3.2)."""
+    """Mean over prompts of the token mean of each one's completions (ScaleRL, arXiv:2510.13786)."""
     if lengths.group is None:
         raise ValueError("prompt aggregation needs Rows.group_tokens (see assay.objectives.group_tokens)")
     return 1.0 / (lengths.group.to(lengths.trajectory.dtype).clamp(min=1.0) * max(d.groups, 1.0))

@@ -29,7 +29,7 @@ def entropy_threshold(entropies: Tensor, top_fraction: float) -> float:
 
 
 def high_entropy_mask(entropies: Tensor, mask: Tensor, threshold: float) -> Tensor:
-    """[B, T]: counted tokens whose entropy reaches the threshold ("Beyond the 80/20 rule", arXiv:2506.01939 eq. 3)."""
+    """[B, T]: counted tokens whose entropy reaches the threshold ("Beyond the 80/20 rule", arXiv:2506.01939)."""
     return mask & (entropies.detach().float() >= threshold)
 
 
@@ -42,7 +42,7 @@ def top_entropy_mask(entropies: Tensor, mask: Tensor, top_fraction: float) -> Te
 
 
 class EntropyController:
-    """The coefficient of the entropy bonus: constant, or adaptive (Skywork-OR1, arXiv:2505.22312 sec. 4).
+    """The coefficient of the entropy bonus: constant, or adaptive (Skywork-OR1, arXiv:2505.22312).
 
     `coefficient` applies to the coming window. `observe(h)` after each window with its mean entropy raises the adaptive
     coefficient by delta where h <= target and lowers it otherwise; it applies only after a window at or below target.

@@ -22,7 +22,7 @@ def off_policy_mask(
     trajectory_ids: Tensor | None = None,
 ) -> Tensor:
     """True where the policy term stays: A >= 0, or the sequence drifted at most `threshold` nats a token
-    (DeepSeek-V3.2, arXiv:2512.02556 eq. 9).
+    (DeepSeek-V3.2, arXiv:2512.02556 sec. 3.1).
 
     `behaviour_logps` [B, T] are the sampler's where known, else the old policy's; NaN tokens count as no drift.
     """

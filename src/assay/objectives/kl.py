@@ -43,7 +43,7 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": 
 
 def importance_weighted_kl(logps: Tensor, ref_logps: Tensor, ratio: Tensor, estimator: str) -> Tensor:
     """The estimate times pi/pi_old, [B, T], whose gradient is ratio (log pi - log ref) grad log pi for each estimator:
-    the unbiased gradient of the reverse KL (DeepSeek-V3.2, arXiv:2512.02556 eq. 7).
+    the unbiased gradient of the reverse KL (DeepSeek-V3.2, arXiv:2512.02556 sec. 3.1).
 
     k3 must differentiate the ratio too, k1 the ratio only, k2 itself only: what the other term would add is noise for
     k1 and a bias for k2.

@@ -47,7 +47,7 @@ def cispo(logps: Tensor, ratio: Tensor, advantages: Tensor, cap: float, floor: f
 
 
 def sapo(ratio: Tensor, advantages: Tensor, temperature_pos: float, temperature_neg: float) -> Tensor:
-    """-(4/tau) sigmoid(tau (r - 1)) A: a gate that closes softly on both sides (SAPO, arXiv:2511.20347 eq. 5-6).
+    """-(4/tau) sigmoid(tau (r - 1)) A: a gate that closes softly on both sides (SAPO, arXiv:2511.20347).
 
     >>> round(-sapo(torch.tensor(1.35), torch.tensor(1.0), 1.0, 1.05).item(), 5)
     2.34647
@@ -60,7 +60,7 @@ def gmpo(
     log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float, trajectory_ids: Tensor | None = None
 ) -> Tensor:
     """[B, 1]: -A times the geometric mean of ratios that are clipped token by token in log space, on the side that the
-    advantage pushes to (GMPO, arXiv:2507.20673 eq. 4). `advantages` must be [B, 1].
+    advantage pushes to (GMPO, arXiv:2507.20673). `advantages` must be [B, 1].
     """
     clipped = log_ratio.clamp(-low, high)
     kept = torch.where(advantages > 0, torch.min(log_ratio, clipped), torch.max(log_ratio, clipped))

@@ -177,7 +177,7 @@ def after_end(result: RunResult, passed: int, total: int, signals: Iterable[str]
 def after_refusal(answer: dict[str, Any], passed: int, total: int) -> Grade | None:
     """The grade where an answer frame is no value: it raised, or returned something that is not plain data."""
     if "load_error" in answer:
-        error = answer["load_error"]
+        error = answer["load_error"] if type(answer["load_error"]) is dict else {}
         early = ("exited_before_answering",) if error.get("raised") == "SystemExit" else ()
         status = Status.MEMORY_LIMIT if error.get("raised") == "MemoryError" else Status.LOAD_ERROR
         return Grade(status, passed, total, early, detail=str(error.get("text", ""))[-DETAIL_CHARS:])

@@ -105,12 +105,18 @@ class Math(Verifier):
     def algebra(self, message: dict[str, Any]) -> dict[str, Any]:
         return self.ask(tuple(sorted(message.items())))
 
-    def ask_worker(self, message: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    def start(self) -> None:
+        self.worker_pool().warm_up()
+
+    def worker_pool(self) -> WorkerPool:
         with self.lock:
             if self.pool is None:
                 self.pool = WorkerPool(ALGEBRA, self.workers, self.limits)
+            return self.pool
+
+    def ask_worker(self, message: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         try:
-            return self.pool.call(dict(message))
+            return self.worker_pool().call(dict(message))
         except LimitReached as error:
             raise OutOfBounds(str(error)) from error
 

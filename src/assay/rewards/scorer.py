@@ -65,6 +65,9 @@ class Scorer:
         self.options = options or RewardOptions()
         self.functions: list[RewardFunction] = load_rewards(self.options.functions if specs is None else specs)
         check_primary(self.functions, self.options)
+        for function in self.functions:
+            if function.verifier is not None:
+                function.verifier.start()
         self.threads = ThreadPool(self.options.workers or os.cpu_count() or 1)
         self.loop = LoopThread() if any(function.is_async for function in self.functions) else None
         self.pending: dict[int, Pending] = {}

@@ -78,6 +78,9 @@ class Verifier(ABC):
             log_extra(f"{self.__name__}_extracted", [judgement.extracted or "" for judgement in judgements])
         return rewards
 
+    def start(self) -> None:  # noqa: B027 - most verifiers hold nothing
+        """Begin starting worker processes, so that the first completion does not wait for them."""
+
     def close(self) -> None:  # noqa: B027 - most verifiers hold nothing
         """Release worker processes and connections."""
 

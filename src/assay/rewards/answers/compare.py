@@ -93,6 +93,8 @@ class Comparison:
             return False
         if (clock := same_time(answer, gold)) is not None:
             return clock
+        if number.unit is not None and number.unit.name == "degree" and "\\pi" in answer:
+            return self.by_algebra(answer, radians(number.value), nested)
         shorter = drop_remark(answer)
         if shorter is None:
             return False
@@ -283,6 +285,9 @@ class Comparison:
             return False
         if shorter != answer:
             return self.equal(shorter, gold, nested)
+        stated = read_number(answer)
+        if stated is not None and stated.unit is not None and stated.unit.name == "degree" and "\\pi" in gold:
+            answer = radians(stated.value)
         if not is_expression(answer):
             self.notes.append("words where gold is an expression")
             return False
@@ -312,6 +317,10 @@ def base_value(digits: str, base: int) -> int | None:
         return int(digits, base) if 2 <= base <= 36 else None
     except ValueError:
         return None
+
+
+def radians(degrees: Fraction) -> str:
+    return rf"\frac{{{degrees.numerator} \cdot \pi}}{{{180 * degrees.denominator}}}"
 
 
 def places_of(text: str) -> int | None:

@@ -14,7 +14,7 @@ ROOT = re.compile(r"\\?(?<![A-Za-z])sqrt\s*\(")
 UNBRACED_ROOT = re.compile(r"\\sqrt\s*(\d|[A-Za-z])(?![A-Za-z{])")
 DEGREES = re.compile(r"(\d+(?:\.\d+)?|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}|[A-Za-z])\s*\^\s*\\circ")
 TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
-TRAILING_UNIT = re.compile(r"^(.*[\dA-Za-z})])\s+((?:\\?[A-Za-z^/°.]|\\frac|\d(?=$)|[{}\s^/])+)$")
+UNIT_WORDS = re.compile(r"[A-Za-z]{2,}(?:[ /][A-Za-z]+)*(?:\s?\^\{?[23]\}?)?|[A-Za-z]\^\{?[23]\}?|[A-Za-z]/[A-Za-z]+")
 
 
 def is_expression(text: str) -> bool:
@@ -36,12 +36,15 @@ def product(word: str) -> bool:
 
 
 def strip_unit(text: str) -> str:
-    """`2\\pi cm` -> `2\\pi`: a known unit after a space at the end."""
-    head, space, tail = text.rpartition(" ")
-    if space and re.fullmatch(r"[A-Za-z]+(?:\^\{?[23]\}?|/[A-Za-z]+)?", tail) and head and head[-1] not in "+-*/^=(,":
+    """`2\\pi square cm` -> `2\\pi`: a known unit of up to three words after a space at the end."""
+    pieces = text.split(" ")
+    for size in (3, 2, 1):
+        head, tail = " ".join(pieces[:-size]).strip(), " ".join(pieces[-size:])
+        if not head or head[-1] in "+-*/^=(," or not UNIT_WORDS.fullmatch(tail):
+            continue
         unit = read_unit(tail)
-        if unit is not None and (unit.dimension or unit.name in ("unit", "square unit")) and (len(tail) > 1):
-            return strip_unit(head.strip())
+        if unit is not None and (unit.dimension or unit.name in ("unit", "square unit", "cubic unit")):
+            return head
     return text
 
 

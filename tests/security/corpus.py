@@ -8,6 +8,20 @@ is inside a sandbox, and print ESCAPED where an attempt succeeds. Loaded by path
 
 MARKER_PATTERN = r"MARK-[0-9a-f]{32}"
 
+# Forging with the request's own id, found in the frames of the harness: everything behind the first check is reached too.
+FORGE = """import os, json, struct, sys
+def rid():
+    frame = sys._getframe()
+    while frame:
+        if isinstance(frame.f_locals.get('request'), dict): return frame.f_locals['request']['id']
+        frame = frame.f_back
+def raw(d):
+    d = struct.pack('=I', len(d)) + d
+    while d: d = d[os.write(3, d):]
+def put(x): raw(json.dumps({**x, 'id': rid()}).encode())
+def leave(x): put(x); os._exit(0)
+"""
+
 CHEATS = {
     "exit_at_top": ("calls", "import sys; sys.exit(0)"),
     "hard_exit_at_top": ("calls", "import os; os._exit(0)"),
@@ -180,6 +194,36 @@ CHEATS = {
     "no_function": ("calls", "print(25)"),
     "empty": ("calls", " "),
     "syntax_error": ("calls", "def f(a, b: return 25"),
+    "id_nan": ("calls", FORGE + "def f(a, b): raw(('{\"id\":\"%s\",\"value\":NaN}' % rid()).encode()); os._exit(0)"),
+    "id_deep": ("calls", FORGE + "def f(a, b): raw(('{\"id\":\"%s\",\"value\":%s}' % (rid(), '[' * 100000 + ']' * 100000)).encode()); os._exit(0)"),
+    "id_deep_objects": ("calls", FORGE + "def f(a, b): raw(('{\"id\":\"%s\",\"value\":%s1%s}' % (rid(), '{\"a\":' * 100000, '}' * 100000)).encode()); os._exit(0)"),
+    "id_unbalanced": ("calls", FORGE + "def f(a, b): raw(('{\"id\":\"%s\",\"value\":%s' % (rid(), '[' * 500000)).encode()); os._exit(0)"),
+    "id_many_digits": ("calls", FORGE + "def f(a, b): raw(('{\"id\":\"%s\",\"value\":%s}' % (rid(), '9' * 900000)).encode()); os._exit(0)"),
+    "id_big_hex": ("calls", FORGE + "def f(a, b): leave({'value': {'$': 'int', 'v': '0x' + 'f' * 900000}})"),
+    "id_bad_hex": ("calls", FORGE + "def f(a, b): leave({'value': {'$': 'int', 'v': '0x_1_9'}})"),
+    "id_surplus": ("plain", FORGE + "def f(a, b): put({'value': a * a + b * b}); return a * a + b * b"),
+    "id_thousand": ("plain", FORGE + "def f(a, b):\n for _ in range(1000): put({'value': a * a + b * b})\n return a * a + b * b"),
+    "id_collision_set": ("set", FORGE + "def f(a, b): leave({'value': {'$': 'set', 'v': [{'$': 'int', 'v': hex(i * (2**61 - 1))} for i in range(1, 20000)]}})"),
+    "id_duplicate_members": ("set", FORGE + "def f(a, b): leave({'value': {'$': 'set', 'v': [1, 1, 1]}})"),
+    "id_list_for_set": ("set", FORGE + "def f(a, b): return [1, 2, 3]"),
+    "id_unknown_tag": ("calls", FORGE + "def f(a, b): leave({'value': {'$': 'object', 'v': [25]}})"),
+    "id_untagged_object": ("calls", FORGE + "def f(a, b): leave({'value': {'__eq__': True}})"),
+    "id_tag_not_text": ("calls", FORGE + "def f(a, b): leave({'value': {'$': ['int'], 'v': 25}})"),
+    "id_no_value": ("calls", FORGE + "def f(a, b): leave({})"),
+    "id_value_and_verdict": ("calls", FORGE + "def f(a, b): leave({'value': None, 'verdict': 'passed', 'reward': 1, 'passed': 3})"),
+    "id_odd_load_error": ("calls", FORGE + "def f(a, b): leave({'load_error': 5})"),
+    "id_odd_raised": ("calls", FORGE + "def f(a, b): leave({'raised': {'x': []}, 'text': 5})"),
+    "id_odd_not_plain": ("calls", FORGE + "def f(a, b): leave({'not_plain': ['x']})"),
+    "load_error_that_is_a_number": ("calls", FORGE + "raw(json.dumps({'load_error': 5}).encode()); os._exit(0)"),
+    "no_entry_forged": ("calls", FORGE + "raw(json.dumps({'no_entry': {}}).encode()); os._exit(0)"),
+    "id_asserts_poisoned_after": ("asserts_list", FORGE + "def f(x): leave({'value': None, 'after': [{'$': 'dict', 'v': []}]})"),
+    "id_asserts_too_many_after": ("asserts_list", FORGE + "def f(x): leave({'value': None, 'after': [1, 2, 3]})"),
+    "id_asserts_after_no_list": ("asserts_list", FORGE + "def f(x): leave({'value': None, 'after': 'ab'})"),
+    "id_asserts_bad_tag": ("asserts", FORGE + "def f(a, b): leave({'value': {'$': 'code', 'v': []}, 'after': [1, 2]})"),
+    "id_asserts_builtin_exit": ("asserts", FORGE + "def f(a, b): leave({'raised': 'SystemExit', 'builtin': 'SystemExit', 'message': 0})"),
+    "id_asserts_builtin_function": ("asserts", FORGE + "def f(a, b): leave({'raised': 'x', 'builtin': 'exit', 'message': '0'})"),
+    "id_asserts_verdict": ("asserts", FORGE + "def f(a, b): leave({'verdict': 'passed', 'checks': 9, 'calls': 9, 'value': 25, 'after': [a, b]})"),
+    "id_asserts_collision_set": ("asserts_set", FORGE + "def f(): leave({'value': {'$': 'set', 'v': [{'$': 'int', 'v': hex(i * (2**61 - 1))} for i in range(1, 20000)]}, 'after': []})"),
     # standard input and output
     "right_but_exit_1": ("stdio", "print(7); raise SystemExit(1)"),
     "right_then_segfault": ("stdio", "import ctypes\nprint(7, flush=True); ctypes.string_at(0)"),

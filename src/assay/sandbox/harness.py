@@ -173,7 +173,7 @@ def run_calls(link: Link, job: dict[str, Any]) -> int:
             return 1
     link.send({"loaded": True})
     while (request := link.receive()) is not None:
-        link.send(answer(functions[request["entry"]], request))
+        link.send({**answer(functions[request["entry"]], request), "id": request["id"]})
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -100,11 +101,18 @@ class Run:
         raise ProgramEnded(await self.finish("" if self.done.done() else "it closed the wire and went on"))
 
     async def ask(self, frame: dict[str, Any]) -> dict[str, Any]:
-        """Send one request, wait for its one answer. Raises ProgramEnded; answers nobody asked for end the program."""
+        """Send one request, wait for its one answer, which must repeat the request's random id. Raises ProgramEnded.
+
+        Answers that nobody asked for, and answers to another request, end the program.
+        """
         if self.buffer:
             raise ProgramEnded(await self.finish("it answered before it was asked"))
-        await self.send(frame)
-        return await self.receive()
+        ident = secrets.token_hex(8)
+        await self.send({**frame, "id": ident})
+        answer = await self.receive()
+        if answer.pop("id", None) != ident:
+            raise ProgramEnded(await self.finish("an answer to no request"))
+        return answer
 
     async def finish(self, broken: str = "") -> RunResult:
         """Let the program end (or kill it where it broke the protocol) and say how it went."""

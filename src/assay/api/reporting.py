@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from assay.api.models import save_model
 from assay.api.session import Session
 from assay.evaluation.progress import Heldout, HeldoutSet
 from assay.monitoring.metrics import rollout_metrics
 from assay.monitoring.monitor import MonitorProtocol
-from assay.policy import Policy
 from assay.ranks import Ranks
 from assay.records import Group
 from assay.training.rows import scoring_batch, tensors_of
@@ -120,19 +118,6 @@ class Evaluation:
         if self.heldout is not None and state["heldout"] is not None:
             self.heldout.load_state_dict(state["heldout"])
         self.last_figure = dict(state["last"])
-
-
-def save_model(policy: Policy, tokenizer: Any, folder: Path) -> None:
-    """Adapters, or all weights, with the tokenizer; transformers and vLLM load the folder. Written aside and renamed."""
-    aside = folder.with_name(f".{folder.name}.tmp{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    if policy.has_adapters:
-        policy.save_adapter(aside)
-    else:
-        policy.save_merged(aside)
-    tokenizer.save_pretrained(aside)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(aside, folder)
 
 
 def ranks_progress(reports: RunReports, ranks: Ranks) -> Callable[[str, int, int], None]:

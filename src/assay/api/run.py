@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from assay.api.reporting import Evaluation, OnStep, RunReports, ranks_progress, save_model
+from assay.api.models import save_model
+from assay.api.reporting import Evaluation, OnStep, RunReports, ranks_progress
 from assay.api.session import Session, rows_of
 from assay.config.load import build_config, flat_keys, load_recipe, plain
 from assay.config.schema import RunConfig
@@ -20,8 +21,9 @@ from assay.config.tree import merge, parse_overrides
 from assay.errors import InputError
 from assay.monitoring.monitor import Monitor, NullMonitor
 from assay.objectives import build
-from assay.prompts import Curriculum
+from assay.prompts import Curriculum, Refill, has_signal, reward_curriculum
 from assay.ranks import Ranks, start_ranks
+from assay.records import Group
 from assay.rollouts.producer import Producer
 from assay.training.collate import Collator
 from assay.training.rundir import RunDirectory, write_whole
@@ -148,6 +150,9 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
             session.decode,
             config.rollout,
             seed=config.seed,
+            prompts={prompt.content_key: prompt for prompt in session.pool.train},
+            refill=Refill(config.refill, signal_rule(config)),
+            schedules=reward_curriculum(config.curriculum.reward_weights, config.curriculum.limits, session.scorer.names),
             ranks=ranks,
             progress=ranks_progress(reports, ranks),
         ),
@@ -163,8 +168,7 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
             policy,
             objective,
             config.train,
-            reward_names=session.scorer.names,
-            reward_weights=session.scorer.weights,
+            scorer=session.scorer,
             temperature=temperature,
             ranks=ranks,
         ),
@@ -184,6 +188,19 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
         evaluate=evaluation,
         ranks=ranks,
     )
+
+
+def signal_rule(config: RunConfig) -> Callable[[Group], bool]:
+    """When a group carries a signal: rewards differ; under GDPO, those of any one function do."""
+    if config.objective.multi_objective_aggregation != "normalize_then_sum":
+        return has_signal
+
+    def any_function_differs(group: Group) -> bool:
+        names = {name for completion in group.completions for name in completion.judgements}
+        found = ([completion.judgements[name].reward for completion in group.completions] for name in names)
+        return any(len({reward for reward in rewards if reward is not None}) > 1 for rewards in found)
+
+    return any_function_differs
 
 
 @contextmanager

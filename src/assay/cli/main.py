@@ -15,6 +15,8 @@ from assay.errors import InputError, RunError
 # command -> (module:function, its line in `assay --help`). A module loads when its command runs: --help is instant.
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
+    "init": ("assay.cli.init:init", "A recipe from a dataset."),
+    "eval": ("assay.cli.evaluate:evaluate", "Held-out accuracy of a base model, or of a run before and after."),
     "filter": ("assay.cli.filter:filter_prompts", "Pass rates of a dataset under a model; keep 0 < p < 1."),
     "grade": ("assay.cli.grade:grade", "Mark rows of completion and gold; rows with outcome and reward come back."),
     "scan": ("assay.cli.scan:scan", "Tampering patterns in programs."),
@@ -25,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("assay.cli.compare:compare", "Seeds and ablations side by side, with paired intervals."),
     "fit": ("assay.cli.fit:fit", "Sigmoid compute fit: where runs are heading, and whether that is known."),
     "sweep": ("assay.cli.sweep:sweep", "One recipe under several settings and seeds, then compared."),
+    "export": ("assay.cli.export:export", "The better model itself, out of a run directory."),
+    "try": ("assay.cli.attempt:attempt", "What the model said before training, and what it says now."),
     "explain": ("assay.cli.explain:explain", "Per-token weights of an objective on given lengths and rewards."),
 }
 

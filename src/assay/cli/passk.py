@@ -104,16 +104,17 @@ def sample_model(
     sampling: dict[str, Any],
 ) -> None:
     """Fill `folder/name` with those of the shard's samples that are missing."""
+    from assay.api.models import ADAPTER, load_trained, trained_model
     from assay.api.session import Session
     from assay.evaluation.passk_sampling import sample_all
     from assay.rollouts.protocol import Sampling
 
     weights = trained_model(source) if name == "trained" else None
-    if weights is not None and not (weights / "adapter_config.json").exists():
+    if weights is not None and not (weights / ADAPTER).exists():
         config = replace(config, model=replace(config.model, path=str(weights), revision=None))
     with Session(config) as session, progress_bar(name) as advance:
-        if weights is not None and (weights / "adapter_config.json").exists():
-            load_adapter(session, weights)
+        if weights is not None and (weights / ADAPTER).exists():
+            load_trained(session, weights)
         prompts = session.pool.heldout[:problems]
         if not prompts:
             raise InputError(f"{source} holds no prompts out; set data.heldout_size, or heldout_split")
@@ -128,21 +129,6 @@ def sample_model(
             settings={"model": str(weights or config.model.path), **sampling},
             progress=advance,
         )
-
-
-def trained_model(run: Path) -> Path:
-    """The run's best model, or its last where none was picked."""
-    for name in ("best", "last"):
-        if (run / "model" / name).is_dir():
-            return run / "model" / name
-    raise InputError(f"{run} has no trained model yet; train it first, or ask for --model base")
-
-
-def load_adapter(session: Session, folder: Path) -> None:
-    """Put trained adapters into the session's policy, before its engine takes the weights."""
-    import peft
-
-    peft.set_peft_model_state_dict(session.policy.model, peft.load_peft_weights(str(folder), device="cpu"))
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.prompts import Curriculum
+from assay.prompts import Curriculum, Refill, RewardCurriculum
+from assay.prompts import collect as fill_batch
 from assay.ranks import Ranks
 from assay.records import Completion, Group, Messages, Prompt
 from assay.rewards import Scorer
+from assay.rollouts.codec import group_state, load_group
 from assay.rollouts.options import RolloutOptions
 from assay.rollouts.protocol import Engine, Request, Sampling
 
@@ -31,7 +33,11 @@ class Collected:
 
 
 class Producer:
-    """Writes and marks groups with the engine's present weights. `draws` counts the prompts of the whole run."""
+    """Writes and marks groups with the engine's present weights, refilling a batch until it is full of informative ones.
+
+    `prompts` is the training pool by content key, `schedules` what changes with the step. Has memory: `draws` counts the
+    prompts of the whole run, `refill` holds groups that wait for the next batch.
+    """
 
     def __init__(
         self,
@@ -41,6 +47,9 @@ class Producer:
         options: RolloutOptions,
         *,
         seed: int,
+        prompts: Mapping[str, Prompt],
+        refill: Refill,
+        schedules: RewardCurriculum,
         ranks: Ranks | None = None,
         progress: Progress = lambda phase, done, total: None,
     ) -> None:
@@ -49,42 +58,60 @@ class Producer:
         self.decode = decode
         self.options = options
         self.seed = seed
+        self.prompts = prompts
+        self.refill = refill
+        self.schedules = schedules
         self.ranks = ranks or Ranks()
         self.progress = progress
         self.draws = 0
+        self.measured: list[tuple[int, Mapping[str, float]]] = []
+        self.max_tokens = options.max_completion_length
 
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(self.options.max_completion_length, self.options.temperature)
+    def collect(self, curriculum: Curriculum, count: int, step: int, trainer_state: Any = None) -> Collected:
+        """About `count` marked groups (see `RefillOptions.fallback`); the curriculum learns from all that was generated."""
+        self.scorer.reweigh(self.schedules.weights_at(step))
+        limits = self.schedules.limits_at(step)
+        self.max_tokens = min(limits.get("max_completion_length", self.max_tokens), self.options.max_completion_length)
+        self.measured = []
 
-    def collect(self, curriculum: Curriculum, count: int, trainer_state: Any = None) -> Collected:
-        """`count` groups of `num_generations` marked completions; the curriculum learns from all that was generated."""
-        collected = self.answer(curriculum.draw(count), trainer_state)
-        curriculum.observe(collected.groups)
-        return Collected(collected.groups, {**collected.metrics, **curriculum.metrics()})
+        def sample(prompts: Sequence[Prompt], n: int | None) -> list[Group]:
+            return self.answer(prompts, n or self.options.num_generations, trainer_state)
 
-    def answer(self, prompts: Sequence[Prompt], trainer_state: Any = None) -> Collected:
-        """One marked group for each prompt."""
-        numbered = [Group(prompt, [], draw=self.draws + offset) for offset, prompt in enumerate(prompts)]
+        def extend(groups: Sequence[Group]) -> None:
+            self.extend(groups, trainer_state)
+
+        batch = fill_batch(self.refill, curriculum, count, sample, extend)
+        metrics = {**weighted_mean(self.measured), **batch.metrics, **curriculum.metrics(), **self.schedules.metrics(step)}
+        return Collected(batch.groups, metrics)
+
+    def answer(self, prompts: Sequence[Prompt], n: int, trainer_state: Any = None) -> list[Group]:
+        """One marked group of `n` completions for each prompt."""
+        groups = [Group(prompt, [], draw=self.draws + offset) for offset, prompt in enumerate(prompts)]
         self.draws += len(prompts)
-        own = self.ranks.share(numbered)
-        self.write(own, trainer_state)
+        return self.complete(groups, n, "", trainer_state)
+
+    def extend(self, groups: Sequence[Group], trainer_state: Any = None) -> None:
+        """Write the completions that screening left out, into the groups that are there."""
+        missing = [Group(group.prompt, [], group.draw) for group in groups]
+        rest = self.options.num_generations - self.refill.options.screen
+        for group, more in zip(groups, self.complete(missing, rest, "/rest", trainer_state), strict=True):
+            group.completions += more.completions
+
+    def complete(self, groups: list[Group], n: int, stream: str, trainer_state: Any) -> list[Group]:
+        """Each rank writes and marks a share of the groups; all get all, in their order."""
+        own = self.ranks.share(groups)
+        self.write(own, n, stream, trainer_state)
         metrics = self.scorer.finish(own, trainer_state)
         parts = self.ranks.gather((own, metrics))
-        groups = self.ranks.interleave([part for part, _ in parts])
-        return Collected(groups, weighted_mean([(len(part), found) for part, found in parts]))
+        self.measured += [(len(part), found) for part, found in parts]
+        return self.ranks.interleave([part for part, _ in parts])
 
-    def write(self, groups: Sequence[Group], trainer_state: Any) -> None:
-        """Fill in the completions; marking starts as each group finishes, while the others are still being written."""
+    def write(self, groups: Sequence[Group], n: int, stream: str, trainer_state: Any) -> None:
+        """Fill in completions; marking starts as each group finishes, while the others are still being written."""
+        sampling = Sampling(self.max_tokens, self.options.temperature)
         requests = {
             self.engine.submit(
-                Request(
-                    token_ids=group.prompt.token_ids,
-                    sampling=self.sampling,
-                    n=self.options.num_generations,
-                    seed=stream_seed(self.seed, group.draw),
-                    media=group.prompt.media,
-                )
+                Request(group.prompt.token_ids, sampling, n, stream_seed(self.seed, f"{group.draw}{stream}"), group.prompt.media)
             ): group
             for group in groups
         }
@@ -99,14 +126,15 @@ class Producer:
         self.progress("score", 0, len(groups))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"draws": self.draws}
+        return {"draws": self.draws, "refill": self.refill.state_dict(group_state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.draws = state["draws"]
+        self.refill.load_state_dict(state["refill"], lambda group: load_group(group, self.prompts))
 
 
 def stream_seed(seed: int, draw: int | str) -> int:
-    """A seed of its own for every draw of a run (or prompt of an evaluation), whatever rank or batch it falls into."""
+    """A seed of its own for every draw of a run or prompt of an evaluation, whatever rank or batch it falls into."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{draw}".encode()).digest()[:7], "big")
 
 

@@ -21,6 +21,7 @@ from assay.objectives import (
 from assay.policy import Policy, ScoringBatch, plan_micro_batches
 from assay.ranks import Ranks
 from assay.records import Group
+from assay.rewards import Scorer, reward_table
 from assay.training.options import TrainOptions
 from assay.training.rows import Window, scoring_batch, select, tensors_of
 
@@ -52,16 +53,14 @@ class Collator:
         objective: Objective,
         options: TrainOptions,
         *,
-        reward_names: Sequence[str],
-        reward_weights: Sequence[float],
+        scorer: Scorer,
         temperature: float,
         ranks: Ranks,
     ) -> None:
         self.policy = policy
         self.objective = objective
         self.options = options
-        self.reward_names = list(reward_names)
-        self.reward_weights = list(reward_weights)
+        self.scorer = scorer
         self.temperature = temperature
         self.ranks = ranks
 
@@ -81,9 +80,9 @@ class Collator:
         batch = scoring_batch(mine, tokens)
         scored = self.score(batch, mask)
         result = compute_advantages(
-            self.rewards(completions),
+            torch.from_numpy(reward_table(mine, self.scorer.functions)[0]),
             group_ids,
-            self.reward_weights,
+            self.scorer.weights,
             self.objective.spec,
             truncated=truncated,
             correct=verdicts(completions),
@@ -106,18 +105,6 @@ class Collator:
         count = -(-len(groups) // size)
         parts = [part_of(whole, (windows == window).nonzero().flatten().tolist()) for window in range(count)]
         return Round(parts, self.reduce(result.metrics))
-
-    def rewards(self, completions: Sequence) -> torch.Tensor:
-        """[N, F], NaN where a function gave None."""
-        values = [
-            [
-                completion.judgements[name].reward if name in completion.judgements else None
-                for name in self.reward_names
-            ]
-            for completion in completions
-        ]
-        filled = [[float("nan") if value is None else value for value in row] for row in values]
-        return torch.tensor(filled, dtype=torch.float64).reshape(len(completions), len(self.reward_names))
 
     @torch.no_grad()
     def score(self, batch: ScoringBatch, mask: torch.Tensor) -> Scored:

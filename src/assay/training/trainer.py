@@ -111,8 +111,9 @@ class Trainer:
     def round(self) -> None:
         """Draw, write, mark, compare, update, push."""
         with disk_errors(f"step {self.step + 1}", self.kept()):
-            state = TrainerState(self.step, self.options.steps, self.producer.draws / len(self.curriculum.prompts))
-            collected = self.producer.collect(self.curriculum, self.options.prompts_per_round, state)
+            epoch = self.producer.draws / len(self.curriculum.prompts)
+            state = TrainerState(self.step, self.options.steps, epoch)
+            collected = self.producer.collect(self.curriculum, self.options.prompts_per_round, self.step, state)
             self.monitor.phase("train")
             round_ = self.collator(collected.groups)
             self.updates(round_, collected.groups, {**collected.metrics, **round_.metrics})

@@ -24,7 +24,9 @@ def private_mounts() -> list[str]:
 @cache
 def outcome(config: str) -> dict:
     command = [*private_mounts(), sys.executable, str(RUNNER), config]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     if done.returncode:
         return {"failed": done.stderr[-3000:]}
     return json.loads(done.stdout.splitlines()[-1])
@@ -32,7 +34,9 @@ def outcome(config: str) -> dict:
 
 @pytest.fixture(scope="session")
 def attack_outcomes():
-    """A function from a configuration to {"level", "attacks": {name: what went wrong}}; skips what the host cannot do."""
+    """A function from a configuration to {"level", "attacks": {name: what went wrong}}; skips what the host cannot
+    do.
+    """
 
     def run(**config):
         if config["uid"] and os.geteuid() != 0:
@@ -40,7 +44,9 @@ def attack_outcomes():
         result = outcome(json.dumps(config))
         if "failed" in result:
             if "gives untrusted programs only level" in result["failed"]:
-                pytest.skip(f"this host does not give level {config['level']}: {result['failed'].strip().splitlines()[-1]}")
+                pytest.skip(
+                    f"this host does not give level {config['level']}: {result['failed'].strip().splitlines()[-1]}"
+                )
             pytest.fail(result["failed"])
         return result
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one attack a line
 """The attack corpus: programs that try to be paid without solving the task, to get out, or to outlive their limits.
 
 `CHEATS` are graded and must earn nothing. `ESCAPES` and `BOMBS` run as scripts after PRELUDE, which ends the process unless it
@@ -273,7 +274,7 @@ CHEATS = {
 
 # ---- escapes: scripts. {CANARY} a file of ours, {DIR} its folder, {VICTIM} a process, {PORT} {UDP} {ABSTRACT} listeners.
 
-PRELUDE = '''
+PRELUDE = """
 import ctypes, errno, os, socket, struct, sys, time
 def inside():
     try: open("{CANARY}").read()
@@ -304,15 +305,50 @@ def unreachable(name, *args):
         escaped(f"{name} reached the kernel: {error}")
         return
     escaped(f"{name} succeeded")
-'''
+"""
 
 # calls that must not even be reached, with harmless arguments
-UNREACHABLE = """
-io_uring_setup bpf perf_event_open userfaultfd keyctl add_key memfd_secret memfd_create open_by_handle_at fanotify_init seccomp
-unshare setns mount umount2 pivot_root mount_setattr open_tree move_mount fsopen chroot ptrace process_vm_readv process_vm_writev
-pidfd_getfd pidfd_send_signal pidfd_open shmget shmat setuid setresuid setgroups mknodat fchownat capset sync connect bind
-landlock_create_ruleset
-""".split()
+UNREACHABLE = [
+    "io_uring_setup",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "keyctl",
+    "add_key",
+    "memfd_secret",
+    "memfd_create",
+    "open_by_handle_at",
+    "fanotify_init",
+    "seccomp",
+    "unshare",
+    "setns",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "mount_setattr",
+    "open_tree",
+    "move_mount",
+    "fsopen",
+    "chroot",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "pidfd_send_signal",
+    "pidfd_open",
+    "shmget",
+    "shmat",
+    "setuid",
+    "setresuid",
+    "setgroups",
+    "mknodat",
+    "fchownat",
+    "capset",
+    "sync",
+    "connect",
+    "bind",
+    "landlock_create_ruleset",
+]
 
 ESCAPES = {
     **{f"unreachable_{name}": f"unreachable({name!r}, 0, 0, 0, 0, 0)" for name in UNREACHABLE},

@@ -1,7 +1,8 @@
 """Runs the attack corpus against one sandbox configuration in a process of its own and prints what went wrong, as JSON.
 
-Started under `unshare -m` by the tests. Argument: JSON with level, uid (0 or another), landlock_abi, docker (refuse what Docker's
-default profile refuses), only (names, for a part). Prints {"level", "attacks": {name: "" or what went wrong}}.
+Started under `unshare -m` by the tests. Argument: JSON with level, uid (0 or another), landlock_abi, docker (refuse
+what Docker's default profile refuses), only (names, for a part). Prints {"level", "attacks": {name: "" or what went
+wrong}}.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def become(config: dict) -> None:
 
 
 def keep_docker_capabilities() -> None:
-    """Docker's default set: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind, net_raw, ..."""
+    """Docker's default set: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind, net_raw,
+    ...
+    """
     import struct
 
     kept = 0xA80425FB
@@ -109,7 +112,9 @@ class World:
             "{PORT}": str(self.tcp.getsockname()[1]),
             "{UDP}": str(self.udp.getsockname()[1]),
             "{ABSTRACT}": self.name,
-            "{NUMBERS}": repr({name: pair[0 if os.uname().machine == "x86_64" else 1] for name, pair in NUMBERS.items()}),
+            "{NUMBERS}": repr(
+                {name: pair[0 if os.uname().machine == "x86_64" else 1] for name, pair in NUMBERS.items()}
+            ),
         }
         for key, value in values.items():
             text = text.replace(key, value)
@@ -152,9 +157,9 @@ def tests_for(kind: str):
     two = [((3, 4), 25), ((6, 8), 100)]
     asserts = {
         "asserts": "assert f(3, 4) == 25\nassert f(6, 8) == 100",
-        "asserts_catching": "try:\n    f(0, 0)\nexcept AssertionError:\n    pass\nelse:\n    raise ValueError\nassert True",
-        "asserts_unittest": "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
-        "        self.assertEqual(f(3, 4), 25)\n",
+        "asserts_catching": "try: f(0, 0)\nexcept AssertionError: pass\nelse: raise ValueError\nassert True",
+        "asserts_unittest": "import unittest\nclass T(unittest.TestCase):\n"
+        "    def test_f(self): self.assertEqual(f(3, 4), 25)\n",
         "asserts_vacuous": "f(3, 4)",
         "asserts_uncalled": "assert 1 == 1",
         "asserts_list": "x = [2, 1]\nassert f(x) is None\nassert x == [1, 2]",
@@ -231,7 +236,9 @@ def judge_bomb(result, ends: set[str], limits: Limits) -> str:
         return wrong
     if result.usage.wall_s > limits.wall_seconds + result.usage.stalled_s + SLACK:
         return f"it outlived its limit: {result.usage}"
-    return "" if result.ended in ends else f"it ended as {result.ended}: {result.stdout[-300:]!r} {result.stderr[-300:]!r}"
+    return (
+        "" if result.ended in ends else f"it ended as {result.ended}: {result.stdout[-300:]!r} {result.stderr[-300:]!r}"
+    )
 
 
 def judge_honest(result) -> str:
@@ -270,9 +277,7 @@ def leftovers(world: World, before: set[str]) -> str:
     if mine:
         return f"processes left: {mine}"
     after = set(os.listdir("/proc/self/fd"))
-    if len(after) != len(before):
-        return f"descriptors: {len(before)} before, {len(after)} after: {[os.readlink(f'/proc/self/fd/{x}') for x in after - before if os.path.exists(f'/proc/self/fd/{x}')]}"
-    return ""
+    return "" if len(after) == len(before) else f"descriptors: {len(before)} before, {len(after)} after"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ except IsolationError as error:
 
 
 def ladder(mount_wrapper, which, require="restricted"):
-    done = subprocess.run([*mount_wrapper, sys.executable, "-c", PROGRAM, which, require], capture_output=True, text=True)
+    done = subprocess.run(
+        [*mount_wrapper, sys.executable, "-c", PROGRAM, which, require], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -111,20 +111,20 @@ class Sweep(Stateless):
         wanted = min(n, int(view.eligible.sum()))
         chosen: list[int] = []
         passed_over: list[int] = []
-        # The rest of this epoch and one whole new one hold every prompt, so two rounds are always enough.
-        for _ in range(2):
-            if len(chosen) < wanted:
-                self.walk(view, wanted, rng, chosen, passed_over)
+        self.queue = self.walk(self.queue, view, wanted, rng, chosen, passed_over)
+        if len(chosen) < wanted:
+            # Whatever is still queued waits for its turn; one whole epoch behind it holds every prompt, so it is enough.
+            self.epoch += 1
+            order = np.argsort(self.score(view, rng), kind="stable").tolist()
+            self.queue = self.queue + self.walk(order, view, wanted, rng, chosen, passed_over)
         return np.array((chosen + passed_over)[:wanted], int)
 
-    def walk(self, view: View, wanted: int, rng: RNG, chosen: list[int], passed_over: list[int]) -> None:
-        """Go along the queue until enough are chosen; who is already in this draw keeps its turn for the next one."""
-        if not self.queue:
-            self.queue = np.argsort(self.score(view, rng), kind="stable").tolist()
-            self.epoch += 1
-        taken, later = set(chosen) | set(passed_over), []
-        seen = 0
-        for position in self.queue:
+    def walk(
+        self, queue: list[int], view: View, wanted: int, rng: RNG, chosen: list[int], passed_over: list[int]
+    ) -> list[int]:
+        """Go along a queue until enough are chosen; returns what is left, first those who are in this draw already."""
+        taken, later, seen = {*chosen, *passed_over}, [], 0
+        for position in queue:
             if len(chosen) == wanted:
                 break
             seen += 1
@@ -132,7 +132,8 @@ class Sweep(Stateless):
                 later.append(position)
             elif view.eligible[position]:
                 (chosen if self.passes(view, position, rng) else passed_over).append(position)
-        self.queue = later + self.queue[seen:]
+                taken.add(position)
+        return later + queue[seen:]
 
     def passes(self, view: View, position: int, rng: RNG) -> bool:
         """Whether the sweep takes this prompt when it comes to it."""

@@ -71,7 +71,9 @@ class View:
 
 
 class QuietConsole:
-    """Shows nothing."""
+    """Shows nothing. `shows_findings` tells the monitor whether the doctor's word is worth asking for."""
+
+    shows_findings = False
 
     def start(self, view: View) -> None: ...
 
@@ -115,6 +117,8 @@ class PlainConsole(QuietConsole):
 
 class LiveConsole(QuietConsole):
     """The live view: redrawn at most four times a second by rich's own thread, so steps cost nothing."""
+
+    shows_findings = True
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._console = RichConsole(file=stream or sys.stderr)

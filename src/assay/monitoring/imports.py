@@ -57,7 +57,7 @@ class TrlRollouts:
         except (pa.ArrowInvalid, OSError, KeyError) as error:
             raise InputError(f"{self.directory}: step {step} cannot be read as parquet: {error}") from None
         rows = []
-        for row, (group, sample) in zip(raw, _positions([_plain(item.get("prompt")) for item in raw])):
+        for row, (group, sample) in zip(raw, _adjacent([_plain(item.get("prompt")) for item in raw])):
             rewards = {
                 name: value
                 for name, value in row.items()
@@ -151,6 +151,15 @@ def _row(
         ],
         "tags": "{}",
     }
+
+
+def _adjacent(prompts: Sequence[str]) -> list[tuple[int, int]]:
+    """(group, sample) of each row: neighbours with one prompt are a group, as they were for the advantages."""
+    places: list[tuple[int, int]] = []
+    for index, prompt in enumerate(prompts):
+        group, sample = places[-1] if places else (-1, 0)
+        places.append((group, sample + 1) if index and prompt == prompts[index - 1] else (group + 1, 0))
+    return places
 
 
 def _positions(prompts: Sequence[str]) -> list[tuple[int, int]]:

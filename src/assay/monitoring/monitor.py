@@ -131,6 +131,8 @@ class Monitor:
         self._view.record(complete)
         if groups:
             self._view.rollout = _fresh_rollout(groups, step)
+        if self._console.shows_findings and self.options.doctor_every and step % self.options.doctor_every == 0:
+            self._view.findings = self._findings()
         self._console.step(self._view)
 
     def heldout(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -175,6 +177,16 @@ class Monitor:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._num_tokens = float(state["num_tokens"])
+
+    def _findings(self) -> list[tuple[str, str]]:
+        """What the doctor says of the metrics so far; rollouts are left to `assay doctor`, which has the time."""
+        from assay.monitoring.doctor import diagnose
+        from assay.monitoring.history import read_metrics
+        from assay.monitoring.sources import Run, flatten
+
+        facts = flatten(self._config)
+        found = diagnose(Run(self.run_dir, read_metrics(self.log.path), facts)).findings
+        return [(item.severity, f"{item.id} {item.title}") for item in found if item.explained_by is None]
 
     def _measure(self, metrics: Mapping[str, float]) -> dict[str, float]:
         now = time.monotonic()

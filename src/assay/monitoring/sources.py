@@ -195,9 +195,21 @@ def _facts(path: Path) -> dict[str, Any]:
         tree = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
         raise InputError(f"{path} is not readable YAML: {error}") from None
+    return flatten(tree) if isinstance(tree, dict) else {}
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Configuration values as `section.name` and, where nothing else has it, `name`.
+
+    >>> flatten({"train": {"steps": 3}, "name": "run"})
+    {'train.steps': 3, 'steps': 3, 'name': 'run'}
+    """
     facts: dict[str, Any] = {}
-    for section, content in tree.items() if isinstance(tree, dict) else ():
-        for name, value in content.items() if isinstance(content, dict) else ():
+    for section, content in tree.items():
+        if not isinstance(content, Mapping):
+            facts.setdefault(section, content)
+            continue
+        for name, value in content.items():
             facts[f"{section}.{name}"] = value
             facts.setdefault(name, value)
     return facts

@@ -150,8 +150,33 @@ class Case:
         values = self.window(name)[1]
         return bool((values == 1).all() if name == "frac_reward_zero_std" else (values == 0).all())
 
-    def groups_per_step(self) -> float:
-        return max(1.0, self.groups_seen("reward") / len(self.window("reward")[1]))
+    def group_size(self) -> float | None:
+        """Completions a prompt, from the configuration or from the counts that were logged."""
+        known = self.fact("num_generations")
+        if known is None and self.has("completions/count", "groups/count"):
+            known = self.recent("completions/count") / self.recent("groups/count")
+        return float(known) if known else None
+
+    def too_small_groups(self) -> bool:
+        """Whether chance alone makes most groups uniform at this success rate, and eight completions would not."""
+        size = self.group_size()
+        name = self.first_of("accuracy", "reward")
+        success = self.recent(name)
+        if size is None or not 0 < success < 1:
+            return False
+        uniform = success**size + (1 - success) ** size
+        return uniform > self.thresholds.uniform_warning and success**8 + (1 - success) ** 8 < 0.35
+
+    def unparsable(self) -> Rate | None:
+        """Share of answers in which the verifier found none; of the function that finds least, if there are several."""
+        rates = [self.rate(name) for name in self.history.matching("verifier/unparsable_frac")]
+        return max(rates, key=lambda rate: rate.value, default=None)
+
+    def need_groups(self, name: str, steps: int = 10) -> None:
+        """TooEarly unless the recent window of a metric holds enough groups, or `steps` steps of unknown size."""
+        seen = self.groups_seen(name)
+        if seen < self.thresholds.groups_needed and len(self.window(name)[1]) < steps:
+            raise TooEarly(f"needs {self.thresholds.groups_needed} groups, has {seen:.0f}")
 
     def constant_from_start(self, function: str) -> bool:
         """Whether a reward function (or `reward`) has had one value since the first step."""

@@ -68,6 +68,8 @@ def rank(findings: Iterable[Finding]) -> list[Finding]:
                 if other is not finding
                 and other.severity != "info"
                 and finding.id in EXPLAINS.get(other.id, set())
+                # Where two would explain each other, the one upstream does.
+                and (place[other.id] < place[finding.id] or other.id not in EXPLAINS.get(finding.id, set()))
                 and other.id not in {item.id for item in explained}
             ),
             None,

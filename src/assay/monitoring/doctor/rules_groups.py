@@ -13,30 +13,31 @@ from assay.monitoring.doctor.rule import rule
 from assay.monitoring.doctor.statistics import Rate, trend
 
 
-def _enough_groups(case: Case, name: str) -> None:
-    seen = case.groups_seen(name)
-    if seen < case.thresholds.groups_needed and len(case.window(name)[1]) < case.thresholds.window_steps:
-        raise TooEarly(f"needs {case.thresholds.groups_needed} groups, has {seen:.0f}")
-
-
 @rule("GR05", "groups that mix prompts, or are not of one size")
 def grouping(case: Case) -> Finding | None:
     groups = case.groups()
     mixed = [rows for rows in groups.values() if len({row["prompt_key"] for row in rows}) > 1]
     sizes = Counter(len(rows) for rows in groups.values())
     expected = case.fact("num_generations")
+    places: dict[tuple[int, str], set[int]] = {}
+    for (step, group), rows in groups.items():
+        for row in rows:
+            places.setdefault((step, row["prompt_key"]), set()).add(group)
+    torn = sum(len(numbers) > 1 for numbers in places.values())
     # Without a known G one size must hold for nearly all groups; a trajectory lost here and there is no fault.
     odd = len(groups) - (sizes[expected] if expected else sizes.most_common(1)[0][1])
-    if not mixed and odd / len(groups) <= 0.05:
+    if not mixed and odd / len(groups) <= 0.05 and torn / len(places) <= 0.5:
         return None
     what = f"{len(mixed)} of {len(groups)} groups hold several prompts" if mixed else ""
+    if torn / len(places) > 0.5:
+        what += ("; " if what else "") + f"{torn} of {len(places)} prompts are spread over several groups of one step"
     if odd / len(groups) > 0.05:
         shown = ", ".join(f"{count} of size {size}" for size, count in sizes.most_common(4))
         what += ("; " if what else "") + f"group sizes differ: {shown}" + (f" (G={expected})" if expected else "")
     return Finding(
         "GR05",
         "error",
-        "advantages compare answers to different prompts",
+        "groups are not the answers to one prompt",
         what,
         "give every completion of a prompt the same group id; check the order in which batches are gathered and "
         "reshaped",
@@ -50,7 +51,10 @@ def too_hard(case: Case) -> Finding | None:
     name, rate = _one_sided(case, "groups/frac_all_wrong", lambda reward: reward < 0.15)
     if rate is None or rate.low <= case.thresholds.uniform_warning:
         return None
-    if case.has("verifier/unparsable_frac") and case.rate("verifier/unparsable_frac").low > 0.5:
+    unparsable = case.unparsable()
+    if unparsable is not None and unparsable.low > 0.5:
+        return None
+    if case.too_small_groups():
         return None
     return Finding(
         "GR01",
@@ -88,29 +92,31 @@ def _one_sided(case: Case, name: str, reward_says: Callable[[float], bool]) -> t
         name = case.first_of("frac_reward_zero_std")
         if not reward_says(case.recent("reward")):
             return name, None
-    _enough_groups(case, name)
+    case.need_groups(name, case.thresholds.window_steps)
     return name, case.rate(name, "groups/count")
 
 
 @rule("GR03", "groups in which every reward is the same")
 def uniform(case: Case) -> Finding | None:
     name = "frac_reward_zero_std"
-    _enough_groups(case, case.first_of(name))
+    case.need_groups(name, case.thresholds.window_steps)
     rate = case.rate(name, "groups/count")
     if rate.low <= case.thresholds.uniform_warning:
         return None
-    if case.has("groups/frac_all_correct", "groups/frac_all_wrong"):
+    if case.too_small_groups():
+        pass
+    elif case.has("groups/frac_all_correct", "groups/frac_all_wrong"):
         sides = {side: case.rate(f"groups/frac_all_{side}", "groups/count").low for side in ("correct", "wrong")}
         if max(sides.values()) > case.thresholds.uniform_warning:
             return None
     elif not 0.15 <= case.recent("reward") <= 0.85:
         return None
-    size = case.fact("num_generations")
+    size = case.group_size()
     evidence = f"{rate} of the groups are without any difference of reward"
     success = case.recent("accuracy") if case.has("accuracy") else case.recent("reward")
     if size and 0 < success < 1:
         expected = success**size + (1 - success) ** size
-        evidence += f"; at a success rate of {success:.2f} and G={size}, chance alone makes {expected:.0%} or more"
+        evidence += f"; at a success rate of {success:.2f} and G={size:.0f}, chance alone makes {expected:.0%} or more"
     if case.has("groups/duplicate_frac") and case.recent("groups/duplicate_frac") > 0.2:
         evidence += f"; {case.recent('groups/duplicate_frac'):.0%} of the completions repeat another of their group"
     return Finding(

@@ -11,6 +11,8 @@ from assay.monitoring.doctor.finding import Finding
 from assay.monitoring.doctor.rule import rule
 from assay.monitoring.doctor.statistics import Z95
 
+# A run that has been silent for longer was stopped, and its reader knows that.
+LONG_DEAD = 86400.0
 PHASES = ("generate", "score", "train", "sync")
 
 
@@ -40,13 +42,15 @@ def stalled(case: Case) -> Finding | None:
     silent = case.now - float(times[-1])
     limits = case.thresholds
     planned = case.fact("train.steps")
-    if planned is not None and steps[-1] >= int(planned):
+    if planned is None:
+        raise NotCheckable("needs the planned number of steps (config.yaml of the run)")
+    if steps[-1] >= int(planned):
         return None
     if silent < max(limits.stalled_factor * usual, limits.stalled_seconds):
         return None
     return Finding(
         "SY01",
-        "error",
+        "error" if silent < LONG_DEAD else "info",
         "no step for a long time: the run hangs, or was stopped",
         f"last step {int(steps[-1])} was {silent:.0f} s ago; steps usually take {usual:.1f} s",
         "if it should be running: look at the server's log and the verifier's processes, and give every wait a time "
@@ -145,20 +149,22 @@ def replayed(case: Case) -> Finding | None:
 @rule("EV02", "a policy that was better before")
 def past_peak(case: Case) -> Finding | None:
     steps, values = heldout_series(case, 4)
-    best = int(np.argmax(values))
-    tail = float(np.mean(values[-2:])) if best < len(values) - 2 else float(values[-1])
-    lost = float(values[best]) - tail
-    # The best of many is high by luck too; three standard errors of a difference leave that out.
-    if best >= len(values) - 2 or lost <= 3 * math.sqrt(2) * heldout_se(case, float(values[best])):
+    # The best of many evaluations is high by luck too; averaging three before choosing the best leaves most of it out.
+    width = 3 if len(values) >= 8 else 1
+    level = np.convolve(values, np.ones(width) / width, "valid")
+    best = int(np.argmax(level))
+    lost = float(level[best] - level[-1])
+    if best >= len(level) - width or lost <= 3 * math.sqrt(2 / width) * heldout_se(case, float(level[best])):
         return None
+    at = best + width // 2
     return Finding(
         "EV02",
         "warning",
         "the held-out score was better before",
-        f"{case.heldout} was {values[best]:.3f} at step {steps[best]} and is {tail:.3f} now",
+        f"{case.heldout} was {level[best]:.3f} around step {steps[at]} and is {level[-1]:.3f} now",
         "keep the best checkpoint (model/best) and stop there, or lower the learning rate",
         key="eval.best_by",
-        window=(int(steps[best]), int(steps[-1])),
+        window=(int(steps[at]), int(steps[-1])),
     )
 
 
@@ -167,8 +173,9 @@ def plateau(case: Case) -> Finding | None:
     steps, values = heldout_series(case, 5)
     reward = case.trend("reward", whole=True)
     last = int(case.history.steps[-1])
-    gain = float(np.mean(values[-2:]) - np.mean(values[:2]))
-    error = math.sqrt(2) * heldout_se(case, float(np.mean(values))) / math.sqrt(2)
+    third = max(1, len(values) // 3)
+    gain = float(np.mean(values[-third:]) - np.mean(values[:third]))
+    error = math.sqrt(2 / third) * heldout_se(case, float(np.mean(values)))
     if last >= case.thresholds.slow_start_steps and not reward.rises(0.01) and gain + Z95 * error < 0.05:
         return Finding(
             "EV01",

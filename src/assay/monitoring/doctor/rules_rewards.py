@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from assay.monitoring.doctor.case import Case, NotCheckable, TooEarly
+from assay.monitoring.doctor.case import Case, NotCheckable
 from assay.monitoring.doctor.finding import Finding
 from assay.monitoring.doctor.rule import rule
 
@@ -74,8 +74,7 @@ def format_zero(case: Case) -> Finding | None:
     paying = [name for name in functions if name not in shapes and case.recent(f"rewards/{name}/mean") > 0.01]
     for name in shapes:
         metric = f"rewards/{name}/mean"
-        if len(case.window(metric)[1]) * case.groups_per_step() < case.thresholds.groups_needed:
-            raise TooEarly(f"needs {case.thresholds.groups_needed} groups")
+        case.need_groups(metric)
         if np.abs(case.window(metric)[1]).max() >= 0.01 or not (paying or len(shapes) == len(functions)):
             continue
         tagged = _tagged(case)
@@ -106,15 +105,14 @@ def _tagged(case: Case) -> str:
 @rule("RW01", "a reward that is zero for everything")
 def dead(case: Case) -> Finding | None:
     _, rewards = case.window("reward")
-    if case.groups_seen("reward") < case.thresholds.groups_needed and len(rewards) < 10:
-        raise TooEarly(f"needs {case.thresholds.groups_needed} groups, has {case.groups_seen('reward'):.0f}")
+    case.need_groups("reward")
     if np.ptp(rewards) > 0 or not case.is_uniform() or rewards[0] > 0:
         return None
     if case.has("completions/clipped_ratio") and case.rate("completions/clipped_ratio").value >= 0.3:
         return None
     evidence = f"reward is {rewards[0]:g} for every completion of {case.groups_seen('reward'):.0f} groups"
-    if case.has("verifier/unparsable_frac"):
-        unparsable = case.rate("verifier/unparsable_frac")
+    unparsable = case.unparsable()
+    if unparsable is not None:
         evidence += f"; the verifier found no answer in {unparsable.value:.0%} of them"
         if unparsable.low < 0.5:
             # Answers are read and judged wrong: that is ability (GR01), unless nothing else can tell.
@@ -142,8 +140,7 @@ def constant(case: Case) -> Finding | None:
         if not case.has(mean, std):
             continue
         _, means = case.window(mean)
-        if case.groups_seen(mean) < case.thresholds.groups_needed and len(means) < 10:
-            raise TooEarly(f"needs {case.thresholds.groups_needed} groups, has {case.groups_seen(mean):.0f}")
+        case.need_groups(mean)
         if np.ptp(means) == 0 and np.abs(case.window(std)[1]).max() == 0:
             stuck.append((name.removeprefix("rewards/"), float(means[0])))
     # What was learned to perfection is constant too; only a constant from the start is a fault.

@@ -76,9 +76,8 @@ def compare(policy, batch, tolerance, temperature=0.7):
     torch.testing.assert_close(outputs.entropies.double(), entropies, rtol=0, atol=tolerance)
     for name, gradient in expected.items():
         scale = max(1.0, float(gradient.abs().max()))
-        torch.testing.assert_close(
-            found[name] / scale, gradient / scale, rtol=0, atol=tolerance, msg=lambda m: f"{name}: {m}"
-        )
+        worst = float((found[name] - gradient).abs().max()) / scale
+        assert worst <= tolerance, f"gradient of {name} is off by {worst:.2g}"
 
 
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])

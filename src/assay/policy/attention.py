@@ -1,7 +1,7 @@
-"""Attention over a packed row in which completions share their prompt, plugged into transformers' attention registry.
+"""Attention over packed rows, plugged into transformers' attention registry.
 
-The layout travels as a keyword argument of the model's forward, not as global state, so that gradient checkpointing
-and backward threads see the same one. Without a layout the kernel that the user chose runs.
+What attends travels as a keyword argument of the model's forward, not as global state, so that gradient checkpointing
+and backward threads see the same one. Without it the kernel that the user chose runs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from assay.errors import InputError
 from assay.policy.packing import SharedPrefix
+from assay.policy.structured import structured_attention
 
-LAYOUT_KEYWORD = "assay_layout"
+# The keyword's value is called as value(module, query, key, value, dropout=, scaling=, **kwargs) -> [1, L, H, D].
+KEYWORD = "assay_attention"
 
 # What a model may hand to its attention that we would silently drop, were it set.
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "cache")
@@ -26,25 +28,38 @@ class SharingUnsupported(Exception):
     """This model's attention has a feature that shared-prefix scoring does not implement."""
 
 
-def attend(
+def refuse_unsupported(kwargs: dict[str, Any]) -> None:
+    """
+    Raises:
+        SharingUnsupported: if the model asks its attention for something that ours would silently drop.
+    """
+    for name in _UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise SharingUnsupported(f"its attention uses `{name}`")
+
+
+def shared_prefix_attention(
+    layout: SharedPrefix,
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    layout: SharedPrefix,
-    dropout: float,
-    scaling: float | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
     """query [1, H, L, D], key and value [1, H_kv, L, D] -> [1, L, H, D]; each token sees its prompt and its own row."""
-    for name in _UNSUPPORTED:
-        if kwargs.get(name) is not None:
-            raise SharingUnsupported(f"its attention uses `{name}`")
+    refuse_unsupported(kwargs)
+    window = kwargs.get("sliding_window")
+    if query.device.type == "cpu" and dropout == 0.0 and (window is None or window >= layout.longest):
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return structured_attention(query, key, value, layout, scale).transpose(1, 2).contiguous()
     out = F.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=layout.mask(kwargs.get("sliding_window")),
+        attn_mask=layout.mask(window),
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=key.shape[1] != query.shape[1],
@@ -58,7 +73,7 @@ def implementation_name(plain: str) -> str:
 
 
 def register(plain: str) -> None:
-    """Make `implementation_name(plain)` known to transformers: ours with a layout, `plain` without. Idempotent.
+    """Make `implementation_name(plain)` known to transformers: ours with the keyword, `plain` without. Idempotent.
 
     Raises:
         InputError: if transformers does not know `plain`.
@@ -78,10 +93,10 @@ def register(plain: str) -> None:
         scaling: float | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        layout = kwargs.pop(LAYOUT_KEYWORD, None)
-        if layout is None:
+        ours = kwargs.pop(KEYWORD, None)
+        if ours is None:
             return fallback(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
-        return attend(module, query, key, value, layout, dropout, scaling, **kwargs), None
+        return ours(module, query, key, value, dropout=dropout, scaling=scaling, **kwargs), None
 
     ALL_ATTENTION_FUNCTIONS.register(implementation_name(plain), attention_forward)
     ALL_MASK_ATTENTION_FUNCTIONS.register(implementation_name(plain), ALL_MASK_ATTENTION_FUNCTIONS[plain])

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-# 64 MiB of float32 logits: large enough for efficient matrix products, small beside the model.
-CHUNK_ELEMENTS = 16 * 2**20
+# 24 MiB of float32 logits: enough rows for efficient matrix products, and below the size (32 MiB) from which the C
+# library maps fresh pages for every allocation.
+CHUNK_ELEMENTS = 6 * 2**20
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,11 @@ class LogitRule:
             logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
         return logits if self.temperature == 1.0 else logits.div_(self.temperature)
 
-    def chain(self, gradient: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """d/dz from the gradient with respect to apply(z) and the value apply(z). In place on `gradient`."""
+    def chain(self, gradient: torch.Tensor, every: torch.Tensor, log_total: torch.Tensor) -> torch.Tensor:
+        """d/dz from the gradient with respect to apply(z) = every + log_total. In place on `gradient`."""
         if self.softcap is not None:
-            gradient = gradient.mul_(1 - (logits * (self.temperature / self.softcap)).square_())
+            tanh = (every + log_total).mul_(self.temperature / self.softcap)
+            gradient = gradient.mul_(1 - tanh.square_())
         factor = self.scale / self.temperature
         return gradient if factor == 1.0 else gradient.mul_(factor)
 
@@ -83,7 +85,8 @@ def _compute_dtype(hidden: torch.Tensor, float32_logits: bool) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rule: LogitRule) -> torch.Tensor:
+def head_logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rule: LogitRule) -> torch.Tensor:
+    """[N, H] -> [N, V] logits of the distribution, at least float32; hidden and weight have one dtype."""
     raw = hidden @ weight.T
     exact = raw if raw.dtype in (torch.float32, torch.float64) else raw.float()
     if bias is not None:
@@ -117,21 +120,20 @@ class _TokenLogps(torch.autograd.Function):
             head = weight.to(dtype)
             for start in range(0, count, rows):
                 part = slice(start, start + rows)
-                logits = _logits(hidden[part].to(dtype), head, bias, rule)
+                logits = head_logits(hidden[part].to(dtype), head, bias, rule)
                 log_total = logits.logsumexp(-1, keepdim=True)
                 index = targets[part, None]
-                logps[part] = (logits.gather(1, index) - log_total).squeeze(1)
-                if entropy is None and not unit:
-                    continue
-                probs = (logits - log_total).exp_()
+                every = logits.sub_(log_total)
+                logps[part] = every.gather(1, index).squeeze(1)
                 if entropy is not None:
-                    entropy[part] = log_total.squeeze(1) - torch.linalg.vecdot(probs, logits)
-                if unit_entropy is not None and entropy is not None:
-                    slope = _entropy_slope(probs, logits, log_total, entropy[part])
-                    unit_entropy[part] = rule.chain(slope, logits).to(dtype) @ head
+                    entropy[part] = -torch.linalg.vecdot(every.exp(), every)
+                    if unit_entropy is not None:
+                        slope = _entropy_slope(every, entropy[part])
+                        unit_entropy[part] = rule.chain(slope, every, log_total).to(dtype) @ head
                 if unit_logp is not None:
-                    slope = _logp_slope(probs, index)
-                    unit_logp[part] = rule.chain(slope, logits).to(dtype) @ head
+                    capped = every.clone() if rule.softcap is not None else every
+                    slope = rule.chain(_logp_slope(every, index), capped, log_total)
+                    unit_logp[part] = slope.to(dtype) @ head
         ctx.rule, ctx.dtype, ctx.entropy_grad, ctx.rows = rule, dtype, entropy_grad, rows
         if trained_head:
             ctx.save_for_backward(hidden, weight, bias, targets)
@@ -157,16 +159,14 @@ class _TokenLogps(torch.autograd.Function):
         return (*_recomputed_gradients(ctx, grad_logps, grad_entropy), None, None, None, None, None)
 
 
-def _logp_slope(probs: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """d log p_target / d logits = onehot - p. Consumes `probs`."""
-    return probs.neg_().scatter_add_(1, index, torch.ones_like(index, dtype=probs.dtype))
+def _logp_slope(every: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """d log p_target / d logits = onehot - p, from the log-probs of all tokens, which it overwrites."""
+    return every.exp_().neg_().scatter_add_(1, index, torch.ones_like(index, dtype=every.dtype))
 
 
-def _entropy_slope(
-    probs: torch.Tensor, logits: torch.Tensor, log_total: torch.Tensor, entropy: torch.Tensor
-) -> torch.Tensor:
-    """d H / d logits_j = -p_j (log p_j + H)."""
-    return -probs * (logits - log_total + entropy[:, None])
+def _entropy_slope(every: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+    """d H / d logits_j = -p_j (log p_j + H), from the log-probs of all tokens."""
+    return every.exp().neg_().mul_(every + entropy[:, None])
 
 
 def _recomputed_gradients(
@@ -183,15 +183,17 @@ def _recomputed_gradients(
         for start in range(0, len(hidden), ctx.rows):
             part = slice(start, start + ctx.rows)
             states = hidden[part].to(dtype)
-            logits = _logits(states, head, bias, rule)
+            logits = head_logits(states, head, bias, rule)
             log_total = logits.logsumexp(-1, keepdim=True)
-            probs = (logits - log_total).exp_()
-            slope = torch.zeros_like(probs)
+            every = logits.sub_(log_total)
+            capped = every.clone() if rule.softcap is not None else every
+            slope = torch.zeros(0)
             if grad_entropy is not None:
-                entropy = log_total.squeeze(1) - torch.linalg.vecdot(probs, logits)
-                slope += _entropy_slope(probs, logits, log_total, entropy) * grad_entropy[part, None]
-            slope += _logp_slope(probs, targets[part, None]) * grad_logps[part, None]
-            slope = rule.chain(slope, logits)
+                entropy = -torch.linalg.vecdot(every.exp(), every)
+                slope = _entropy_slope(every, entropy).mul_(grad_entropy[part, None])
+            of_logp = _logp_slope(every, targets[part, None]).mul_(grad_logps[part, None])
+            slope = of_logp if grad_entropy is None else slope.add_(of_logp)
+            slope = rule.chain(slope, capped, log_total)
             if grad_bias is not None:
                 grad_bias += slope.sum(0)
             slope = slope.to(dtype)

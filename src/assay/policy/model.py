@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import nn
 from assay.errors import InputError
 from assay.objectives.batch import PolicyOutputs
 from assay.policy import adapters
-from assay.policy.attention import LAYOUT_KEYWORD
+from assay.policy.attention import KEYWORD, shared_prefix_attention
 from assay.policy.batch import ScoringBatch
 from assay.policy.head import LogitRule, token_logps
 from assay.policy.options import ModelOptions
@@ -138,7 +139,7 @@ class Policy(nn.Module):
         inputs: dict[str, Any] = dict(batch.model_inputs)
         if layout.shared is not None:
             # A four-dimensional mask keeps transformers from building one of its own; the layout says who sees whom.
-            inputs[LAYOUT_KEYWORD] = layout.shared
+            inputs[KEYWORD] = functools.partial(shared_prefix_attention, layout.shared)
             inputs["attention_mask"] = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=self.device)
             inputs["position_ids"] = layout.position_ids
         with self._autocast():
@@ -187,7 +188,7 @@ class Policy(nn.Module):
 
     def _adapters_are_fresh(self) -> bool:
         return all(
-            not bool(layer.lora_B[adapter].weight.any())
+            not torch.count_nonzero(layer.lora_B[adapter].weight)  # type: ignore[arg-type]
             for _, layer in adapters.lora_layers(self.model)
             for adapter in layer.lora_B
         )

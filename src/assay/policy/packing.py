@@ -58,6 +58,42 @@ class SharedPrefix:
     _masks: dict[int | None, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
+    def groups(self) -> list[tuple[int, int, int]]:
+        """(start, middle, end) of each group: its prompt lies before `middle`, its completions after."""
+        return [(start, end, max([last for _, last in spans], default=end)) for (start, end), spans in self._spans()]
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with one of its completions."""
+        return max(
+            (end - start) + max([last - first for first, last in spans], default=0)
+            for (start, end), spans in self._spans()
+        )
+
+    @cached_property
+    def buckets(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Completions in batches of similar length: (index [n, T] into the packed row, valid [n, T]).
+
+        Where a row is shorter than T, its last token is repeated and marked invalid.
+        """
+        spans = sorted((span for spans in self.rows for span in spans), key=lambda span: span[0] - span[1])
+        buckets: list[list[tuple[int, int]]] = []
+        for span in spans:
+            if buckets and span[1] - span[0] > 0.75 * (buckets[-1][0][1] - buckets[-1][0][0]):
+                buckets[-1].append(span)
+            else:
+                buckets.append([span])
+        result = []
+        for bucket in buckets:
+            starts, ends = (torch.tensor(side, device=self.device)[:, None] for side in zip(*bucket))
+            index = starts + torch.arange(bucket[0][1] - bucket[0][0], device=self.device)
+            result.append((torch.minimum(index, ends - 1), index < ends))
+        return result
+
+    def _spans(self) -> list[tuple[tuple[int, int], tuple[tuple[int, int], ...]]]:
+        return list(zip(self.prompts, self.rows))
+
+    @cached_property
     def _segments(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """For each token: its group, its row within the group (0 is the prompt) and its position."""
         group, row, position = (np.zeros(self.length, dtype=np.int64) for _ in range(3))

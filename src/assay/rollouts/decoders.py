@@ -9,6 +9,8 @@ import torch
 import transformers
 from transformers import DynamicCache
 
+from assay.policy.head import LogitRule, head_logits
+
 
 class Decoder(Protocol):
     """One wave of rows. `start`, then `keep` and `step` in turn, then `stop`."""
@@ -30,11 +32,34 @@ class Decoder(Protocol):
         ...
 
 
-class GeneralDecoder:
-    """Through transformers' own forward and cache: every decoder-only model. Prompts are left-padded."""
+class OutputHead:
+    """Hidden states -> logits of the distribution to draw from; a float32 copy of half-precision weights if asked."""
 
-    def __init__(self, model: transformers.PreTrainedModel) -> None:
+    def __init__(self, model: transformers.PreTrainedModel, rule: LogitRule, float32_logits: bool) -> None:
         self.model = model
+        self.rule = rule
+        self.float32_logits = float32_logits
+        self._weight: torch.Tensor | None = None
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, H] -> [N, V]."""
+        head: Any = self.model.get_output_embeddings()
+        if self._weight is None:
+            self._weight = head.weight.float() if self.float32_logits else head.weight
+        return head_logits(hidden.to(self._weight.dtype), self._weight, getattr(head, "bias", None), self.rule)
+
+    def forget(self) -> None:
+        """The weights may change now."""
+        self._weight = None
+
+
+class GeneralDecoder:
+    """Through transformers' own attention and cache: every decoder-only model. Prompts are left-padded."""
+
+    def __init__(self, model: transformers.PreTrainedModel, rule: LogitRule, float32_logits: bool = False) -> None:
+        self.model = model
+        self.backbone: Any = model.base_model
+        self.head = OutputHead(model, rule, float32_logits)
         self._cache: Any = None
         self._mask = torch.empty(0)
         self._positions = torch.empty(0)
@@ -62,15 +87,10 @@ class GeneralDecoder:
         return self._forward(tokens[:, None], self._mask, self._positions[:, None])
 
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        output = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
+        hidden = self.backbone(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True
+        )[0]
+        return self.head(hidden[:, -1])
 
     def keep(self, rows: torch.Tensor) -> None:
         self._cache.batch_select_indices(rows)
@@ -78,3 +98,4 @@ class GeneralDecoder:
 
     def stop(self) -> None:
         self._cache = None
+        self.head.forget()

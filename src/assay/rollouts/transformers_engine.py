@@ -15,7 +15,7 @@ from assay.errors import InputError
 from assay.policy.adapters import plain_copy
 from assay.policy.model import Policy
 from assay.records import Completion, Finish, Segment, VersionSpan
-from assay.rollouts.decoders import Decoder, GeneralDecoder
+from assay.rollouts.choice import choose_decoder
 from assay.rollouts.protocol import Request
 from assay.rollouts.sampling import RandomStream, draw
 
@@ -75,6 +75,7 @@ class TransformersEngine:
         stop_token_ids: tokens that end a completion, beyond a request's own.
         options: memory limits.
         shared: names of weights that nobody ever changes, whose memory the model shares with the policy.
+        float32_logits: multiply with the output embedding in float32 (the policy's `fp32_lm_head`).
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class TransformersEngine:
         options: TransformersEngineOptions | None = None,
         *,
         shared: Iterable[str] = (),
+        float32_logits: bool = False,
     ) -> None:
         self.model = model.eval().requires_grad_(False)
         self.stop_token_ids = frozenset(stop_token_ids)
@@ -102,7 +104,7 @@ class TransformersEngine:
         self._running.set()
         # Held while the weights are read (one token of all rows) or written.
         self._weights = threading.Lock()
-        self.decoder: Decoder = GeneralDecoder(self.model)
+        self.decoder = choose_decoder(self.model, float32_logits)
 
     @classmethod
     def from_policy(
@@ -110,10 +112,15 @@ class TransformersEngine:
     ) -> TransformersEngine:
         """An engine beside a policy in one process, holding its present weights as version 0."""
         plain: Any = plain_copy(policy.transformer)
-        plain.config._attn_implementation = policy.options.attention
         if not policy.has_adapters:
             plain.to(getattr(torch, policy.choices["dtype"]))
-        engine = cls(plain, stop_token_ids, options, shared=policy.frozen_weight_names())
+        engine = cls(
+            plain,
+            stop_token_ids,
+            options,
+            shared=policy.frozen_weight_names(),
+            float32_logits=policy.options.fp32_lm_head,
+        )
         engine.push(policy.named_full_weights(), version=0)
         return engine
 

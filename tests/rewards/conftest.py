@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from assay.records import Completion, Finish, Group, Prompt, Segment, content_key
 
 

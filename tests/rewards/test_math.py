@@ -8,14 +8,15 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from assay.records import Outcome
 from assay.rewards.answers.extract import NoAnswer, find_answer
 from assay.rewards.answers.normalise import normalise
 from assay.rewards.answers.numbers import read_number
 from assay.rewards.gsm8k import gsm8k_gold
 from assay.rewards.mathematics import Gsm8k, Math
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 DATA = Path(__file__).parents[1] / "data"
 NEVER_PAID = {"injection", "hazard", "extract_nomarker", "think_block", "set_tuple", "text_answer"}
@@ -75,7 +76,8 @@ def test_hand_written(math, completion, gold, right):
         "9**9**9", "9^{9^{9}}", "10^{10^{10}}", "(10^8)!", "\\binom{10^9}{5\\cdot 10^8}", "((9^9)^9)^9^9",
         "\\prod_{k=1}^{10^7} k", "\\frac{" * 900 + "1" + "}{2}" * 900, "{" * 5000 + "1" + "}" * 5000,
         "\\sqrt{" * 30 + "x" + "}" * 30, "1" * 200_000, "\\left(" * 2000, "(x+y+z+w)^{60}+(x+y+z)^{61}",
-        "\\sin(\\sin(\\sin(\\cos(\\tan(10^{99999})))))", "x^{99999}+x^{99998}", "99999^{99999}", "\\text{" * 3000 + "}" * 3000,
+        "\\sin(\\sin(\\sin(\\cos(\\tan(10^{99999})))))",
+        "x^{99999}+x^{99998}", "99999^{99999}", "\\text{" * 3000 + "}" * 3000,
     ],
 )  # fmt: skip
 def test_bombs_return_an_outcome(math, bomb):
@@ -123,7 +125,9 @@ def test_the_span_is_where_the_answer_stands(prefix, number):
     try:
         found = find_answer(text)
     except NoAnswer:
-        assert any(word in prefix.lower() for word in ("think", "answer", "boxed", "not", "n't", "never")) or "{" in prefix
+        assert (
+            any(word in prefix.lower() for word in ("think", "answer", "boxed", "not", "n't", "never")) or "{" in prefix
+        )
         return
     if found.marker == "box":
         start, end = found.span
@@ -135,14 +139,16 @@ def test_the_span_is_where_the_answer_stands(prefix, number):
     st.lists(
         st.one_of(
             st.sampled_from(
-                ["\\boxed{", "}", "{", "####", "\n", "<think>", "</think>", "<answer>", "</answer>", "$", "\\frac", "^", "_",
-                 "\\pm", "\\{", "\\}", "(", "]", ",", "=", "\\cup", "or", "5", "%", "\\text{", "\\left", "\\right", "·", "½", "\\\\"]
+                ["\\boxed{", "}", "{", "####", "\n", "<think>", "</think>", "<answer>", "</answer>", "$", "\\frac",
+                 "^", "_", "\\pm", "\\{", "\\}", "(", "]", ",", "=", "\\cup", "or", "5", "%",
+                 "\\text{", "\\left", "\\right", "·", "½", "\\\\"]
             ),
             st.text(max_size=4),
         ),
         max_size=25,
     ),
-    st.sampled_from(["5", "x+1", "(1,2)", "[0,1)", "\\frac{1}{2}", "yes", "B", "x=5", "1,2,3", "52_8", "3:30", "{", "\\frac{"]),
+    st.sampled_from(["5", "x+1", "(1,2)", "[0,1)", "\\frac{1}{2}", "yes", "B", "x=5", "1,2,3",
+                     "52_8", "3:30", "{", "\\frac{"]),
 )  # fmt: skip
 def test_any_text_gets_an_outcome(math, pieces, gold):
     text = "".join(pieces)
@@ -176,7 +182,13 @@ def test_a_fraction_reads_as_itself_however_written(value, form):
 @given(st.decimals(-(10**9), 10**9, places=3, allow_nan=False))
 def test_a_decimal_reads_as_itself_with_grouping_currency_and_padding(value):
     exact = Fraction(value)
-    for text in (f"{value}", f"{value:,}", f"\\${value:,}" if value >= 0 else f"-\\${-value:,}", f"{value}00", f" {value} ."):
+    for text in (
+        f"{value}",
+        f"{value:,}",
+        f"\\${value:,}" if value >= 0 else f"-\\${-value:,}",
+        f"{value}00",
+        f" {value} .",
+    ):
         assert read_number(normalise(text)).value == exact, text
 
 

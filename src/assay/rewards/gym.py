@@ -52,40 +52,73 @@ def dataset_names() -> list[str]:
 
 
 def gym_rows(name: str, size: int, seed: int = 0, **config: Any) -> list[dict[str, Any]]:
-    """`size` rows of one task: prompt, gold, task, and where the entry comes from so that its scorer finds it again.
+    """`size` rows of one task: prompt, gold, task, and the whole entry that its scorer needs, as a column of text.
 
-    `config` goes to the task's own configuration. Raises InputError for an unknown task or configuration.
+    `config` goes to the task's own configuration. Rows are made in a process with a fixed hash seed: several tasks
+    iterate over sets, and would otherwise give other rows in every process. Raises InputError for an unknown task or
+    configuration.
     """
     gym()
     if name not in dataset_names():
         raise InputError(f"reasoning-gym has no task {name!r}; it has {', '.join(dataset_names())}")
-    origin = {"name": name, "seed": seed, "size": size, "config": config}
+    pool = WorkerPool("assay.rewards.gym:generate", 1, Limits(cpu_s=3600, wall_s=7200, memory_mb=0))
     try:
-        entries = make_dataset(json.dumps(origin, sort_keys=True))
-    except (TypeError, AssertionError, ValueError) as error:
+        reply = pool.call({"name": name, "size": size, "seed": seed, "config": config})
+    except JobFailed as error:
         raise InputError(f"reasoning-gym task {name!r} refuses {config}: {error}") from error
-    return [
-        {
-            "prompt": entries[index]["question"],
-            "gold": "" if entries[index]["answer"] is None else str(entries[index]["answer"]),
-            "task": name,
-            ORIGIN: json.dumps({**origin, "index": index}, sort_keys=True),
-        }
-        for index in range(size)
-    ]
+    finally:
+        pool.close()
+    return [row_of(name, entry) for entry in reply["entries"]]
 
 
-@functools.lru_cache(maxsize=256)
-def make_dataset(origin: str) -> Any:
-    where = json.loads(origin)
-    return gym().create_dataset(where["name"], size=where["size"], seed=where["seed"], **where["config"])
+def row_of(name: str, packed: Any) -> dict[str, Any]:
+    entry = unpack(packed)
+    gold = "" if entry["answer"] is None else str(entry["answer"])
+    column = json.dumps({"name": name, "entry": packed}, ensure_ascii=False)
+    return {"prompt": entry["question"], "gold": gold, "task": name, ORIGIN: column}
+
+
+def generate(message: dict[str, Any]) -> dict[str, Any]:
+    """In the worker: the entries of a task."""
+    dataset = gym().create_dataset(message["name"], size=message["size"], seed=message["seed"], **message["config"])
+    return {"entries": [pack(dataset[index]) for index in range(message["size"])]}
 
 
 def handle(message: dict[str, Any]) -> dict[str, Any]:
     """In the worker: the task's own score of an answer."""
-    where = json.loads(message["origin"])
-    dataset = make_dataset(json.dumps({k: where[k] for k in ("config", "name", "seed", "size")}, sort_keys=True))
-    return {"score": float(dataset.score_answer(message["answer"], dataset[where["index"]]))}
+    origin = json.loads(message["origin"])
+    return {"score": float(scorer(origin["name"])(message["answer"], unpack(origin["entry"])))}
+
+
+@functools.lru_cache(maxsize=256)
+def scorer(name: str) -> Any:
+    return gym().get_score_answer_fn(name)
+
+
+def pack(value: Any) -> Any:
+    """A value as JSON that keeps tuples, sets and keys that are no strings.
+
+    >>> unpack(json.loads(json.dumps(pack({1: (2, {3})})))) == {1: (2, {3})}
+    True
+    """
+    if isinstance(value, (tuple, set, frozenset)):
+        return {type(value).__name__: [pack(item) for item in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[pack(key), pack(item)] for key, item in value.items()]}
+    if isinstance(value, list):
+        return [pack(item) for item in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    if isinstance(value, dict):
+        ((kind, items),) = value.items()
+        if kind == "dict":
+            return {unpack(key): unpack(item) for key, item in items}
+        return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](unpack(item) for item in items)
+    return value
 
 
 class ReasoningGym(Verifier):

@@ -40,6 +40,13 @@ def limit(memory_mb: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
 
 
+def silence() -> None:
+    """Nowhere to print to: standard error may be a file, and files may not grow here."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+
+
 def send(stream: BinaryIO, reply: dict[str, Any]) -> None:
     payload = json.dumps(reply).encode()
     stream.write(HEADER.pack(len(payload)) + payload)
@@ -71,6 +78,8 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - reported to the parent, which raises it
         send(outgoing, {"broken": f"{type(error).__name__}: {error}"[:2000]})
         return
+    if memory_mb:
+        silence()
     send(outgoing, {"ready": True})
     while header := incoming.read(HEADER.size):
         (size,) = HEADER.unpack(header)

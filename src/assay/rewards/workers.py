@@ -71,7 +71,12 @@ class Worker:
                 stdout=subprocess.PIPE,
                 pass_fds=(lifeline_read,),
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONHASHSEED": "0",
+                },
             )
         except BaseException:
             os.close(self.lifeline)

@@ -81,6 +81,13 @@ def test_gdpo_has_signal_where_components_cancel_in_the_sum():
     assert advantages([(1, 0), (0, 1)], 2).no_signal.all()
 
 
+def test_a_uniform_component_is_exactly_neutral_in_gdpo():
+    """Three times 0.1 has a mean that is not 0.1 in binary: over a std of rounding, that would be an advantage."""
+    rows = [(0.1, 1), (0.1, 0), (0.1, 0), (0, 0), (0, 1), (0, 1)]
+    alone = advantages([1, 0, 0, 0, 1, 1], 3, spec=preset("gdpo", std_eps=0.0))
+    torch.testing.assert_close(advantages(rows, 3, spec=preset("gdpo", std_eps=0.0)).advantages, alone.advantages)
+
+
 def test_a_missing_component_is_neutral_in_gdpo():
     result = advantages([(1, nan), (0, 1), (1, 0), (0, nan)], 4, spec=preset("gdpo", std_eps=0.0))
     z = [math.sqrt(3) / 2, -math.sqrt(3) / 2 + math.sqrt(0.5), math.sqrt(3) / 2 - math.sqrt(0.5), -math.sqrt(3) / 2]
@@ -106,6 +113,8 @@ def test_uniform_groups_under_every_scale(scale, baseline):
 
 def test_equality_is_of_rewards_not_of_a_float_std():
     """A spread of 1e-9 has a sample std that float32 rounds to nothing, and is signal; three times 0.1 is none."""
+    assert not advantages([1.0, 1.0 + 1e-9], 2).uniform.any()
+    assert advantages([(0.1, 0.2), (0.3, 0.0)], 2).uniform.all()  # 0.30000000000000004 against 0.3
     result = advantages([0.0, 1e-9, 0.1, 0.1, 0.1, 0.1], 2, fields={"std_eps": 0.0})
     assert result.uniform.tolist() == [False, False, True, True, True, True]
     assert result.advantages[1].item() == pytest.approx(math.sqrt(0.5))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from assay.prompts.beliefs import Beliefs, expected_mixed, fit_prior, histogram, mixed_probability
+from assay.prompts.beliefs import GRID, Beliefs, expected_mixed, fit_prior, histogram, mixed_probability
 
 
 def test_discounted_counts_by_hand():
@@ -69,25 +69,41 @@ def test_mixed_probability_is_the_binomial_remainder(rate, kept):
 @settings(max_examples=25, deadline=None)
 def test_expected_mixed_is_the_integral_over_the_posterior(right, wrong, generations):
     value, _ = integrate.quad(
-        lambda p: stats.beta.pdf(p, 1 + right, 1 + wrong) * (1 - p**generations - (1 - p) ** generations), 0, 1, limit=200
+        lambda p: stats.beta.pdf(p, 1 + right, 1 + wrong) * (1 - p**generations - (1 - p) ** generations),
+        0,
+        1,
+        limit=200,
     )
     assert expected_mixed(np.array([right]), np.array([wrong]), generations)[0] == pytest.approx(value, abs=1e-6)
 
 
 def test_fitted_prior_finds_the_pool_it_was_drawn_from():
+    """A third impossible, a third solved, a third at 0.4: weights, mean and forecasts."""
     rng = np.random.default_rng(0)
-    right = rng.binomial(8, rng.beta(0.4, 1.2, size=2000)).astype(float)
-    a, b = fit_prior(right, 8 - right)
-    assert a == pytest.approx(0.4, rel=0.15)
-    assert b == pytest.approx(1.2, rel=0.15)
+    rates = np.repeat([0.0, 1.0, 0.4], 700)
+    right = rng.binomial(8, rates).astype(float)
+    prior = fit_prior(right, 8 - right)
+    assert prior.sum() == pytest.approx(1.0)
+    assert prior @ GRID == pytest.approx(right.mean() / 8, abs=1e-3)
+    assert prior[(GRID > 0.2) & (GRID < 0.6)].sum() == pytest.approx(1 / 3, abs=0.04)
+    for generations in (4, 8, 32):
+        truth = np.mean(1 - rates**generations - (1 - rates) ** generations)
+        assert expected_mixed(right, 8 - right, generations, prior).mean() == pytest.approx(truth, abs=0.02)
+
+
+def test_posterior_on_the_grid_by_hand():
+    """Half the pool at p = 0, half at 0.5: after 0 of 2 the odds of 0.5 are 1 to 4; a pair is mixed with 0.2 * 0.5."""
+    prior = np.where(np.isclose(GRID, 0.5) | (GRID == 0), 0.5, 0.0)
+    assert prior.sum() == 1.0
+    assert expected_mixed(np.array([0.0]), np.array([2.0]), 2, prior)[0] == pytest.approx(0.1)
 
 
 def test_forecast_of_an_impossible_pool_is_low_and_few_data_keep_the_flat_prior():
     zeros, eights = np.zeros(200), np.full(200, 8.0)
     assert expected_mixed(zeros, eights, 8, fit_prior(zeros, eights)).mean() < 0.05
+    assert expected_mixed(eights, zeros, 8, fit_prior(eights, zeros)).mean() < 0.05
     assert expected_mixed(zeros, eights, 8).mean() > 0.4
-    assert fit_prior(zeros[:19], eights[:19]) == (1.0, 1.0)
-    assert all(map(math.isfinite, fit_prior(eights, zeros)))
+    assert fit_prior(zeros[:19], eights[:19]) is None
 
 
 def test_histogram_counts_everything_once():

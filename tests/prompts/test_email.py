@@ -27,7 +27,9 @@ def test_no_phrase_or_name_is_in_both_halves():
     assert not set(train) & set(held)
     names = set(TRAIN.first_names) | set(TRAIN.last_names)
     assert not names & (set(HELDOUT.first_names) | set(HELDOUT.last_names))
-    bodies = [text for table, text in train if table not in ("layouts", "first_names", "last_names", "greetings", "sign_offs")]
+    bodies = [
+        text for table, text in train if table not in ("layouts", "first_names", "last_names", "greetings", "sign_offs")
+    ]
     for row in email_rows(300, seed=5, heldout=True):
         for text in bodies:
             core = max(text.split("{order}"), key=len).strip()
@@ -77,9 +79,7 @@ def test_every_value_and_many_messages_occur():
     assert {row["gold"]["sentiment"] for row in rows} == set(SENTIMENTS)
     assert {row["gold"]["refund_requested"] for row in rows if row["gold"]["issue_type"] == "refund"} == {True, False}
     assert len({row["email"] for row in rows}) == 600
-    skeletons = {
-        re.sub(r"ORD-\d+", "", row["email"].replace(row["gold"]["customer_name"], "")) for row in rows
-    }
+    skeletons = {re.sub(r"ORD-\d+", "", row["email"].replace(row["gold"]["customer_name"], "")) for row in rows}
     assert len(skeletons) > 550
 
 

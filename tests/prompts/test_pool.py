@@ -1,4 +1,4 @@
-"""From every kind of source to a pool: columns, dialogue, split, overlap, limits, and errors that say what to change."""
+"""From every kind of source to a pool: columns, dialogue, split, overlap, limits, and errors that teach."""
 
 import csv
 import gzip
@@ -48,7 +48,9 @@ def test_every_file_format_gives_the_same_pool(tmp_path, tokenizer, name):
         first = questions([prompt])[0].split()[2]
         assert prompt.row["gold"] == str(2 * int(first))
         assert str(prompt.row["level"]) == first
-        assert tokenizer.decode(prompt.token_ids).endswith(f"{questions([prompt])[0]}<|im_end|>\n<|im_start|>assistant\n")
+        assert tokenizer.decode(prompt.token_ids).endswith(
+            f"{questions([prompt])[0]}<|im_end|>\n<|im_start|>assistant\n"
+        )
     assert pool.report.sources[0].columns["gold"] == "answer"
 
 
@@ -82,7 +84,9 @@ def test_hub_errors_name_the_dataset(tmp_path, tokenizer):
 def test_reasoning_gym_rows_are_marked_by_its_own_scorer(tokenizer):
     reasoning_gym = pytest.importorskip("reasoning_gym")
     pool = load_prompts(
-        DataOptions(source="reasoning_gym", name="leg_counting", train_size=10, heldout_size=5, options={"max_animals": 4}),
+        DataOptions(
+            source="reasoning_gym", name="leg_counting", train_size=10, heldout_size=5, options={"max_animals": 4}
+        ),
         tokenizer,
     )
     assert (len(pool.train), len(pool.heldout)) == (10, 5)
@@ -90,7 +94,7 @@ def test_reasoning_gym_rows_are_marked_by_its_own_scorer(tokenizer):
     for prompt in pool.train:
         assert prompt.task == "leg_counting"
         assert scorer.score_answer(prompt.row["gold"], prompt.row["entry"]) == 1.0
-    with pytest.raises(InputError, match="close are .*leg_counting"):
+    with pytest.raises(InputError, match=r"close are .*leg_counting"):
         load_prompts(DataOptions(source="reasoning_gym", name="leg_count"), tokenizer)
     with pytest.raises(InputError, match="do not fit"):
         load_prompts(DataOptions(source="reasoning_gym", name="leg_counting", options={"legs": 4}), tokenizer)
@@ -107,7 +111,9 @@ def test_python_source(tmp_path, tokenizer):
         "    return ['text']\n"
     )
     place = f"{tmp_path / 'made.py'}"
-    options = DataOptions(source="python", name=f"{place}:rows", options={"start": 7}, train_size=4, heldout_size=1, seed=9)
+    options = DataOptions(
+        source="python", name=f"{place}:rows", options={"start": 7}, train_size=4, heldout_size=1, seed=9
+    )
     pool = load_prompts(options, tokenizer)
     assert sorted(questions(pool.train + pool.heldout)) == ["9: 10", "9: 11", "9: 7", "9: 8", "9: 9"]
     pool = load_prompts(DataOptions(source="python", name=f"{place}:both"), tokenizer)
@@ -123,7 +129,7 @@ def test_python_source(tmp_path, tokenizer):
 def test_an_endless_source_without_a_size_is_an_error_and_not_a_hang(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr("assay.prompts.sources.MOST_ROWS", 1000)
     (tmp_path / "made.py").write_text("def rows():\n    while True:\n        yield {'prompt': 'again'}\n")
-    with pytest.raises(InputError, match="has not ended; set data.train_size"):
+    with pytest.raises(InputError, match=r"has not ended; set data\.train_size"):
         load_prompts(DataOptions(source="python", name=f"{tmp_path}/made.py:rows"), tokenizer)
 
 
@@ -169,7 +175,9 @@ def test_missing_things_are_named(tmp_path, tokenizer):
 
 def test_held_out_rows_survive_growth_reordering_and_another_size(tmp_path, tokenizer):
     def held(rows, **changes):
-        return set(questions(load_prompts(file_options(write(tmp_path / "d.jsonl", rows), **changes), tokenizer).heldout))
+        return set(
+            questions(load_prompts(file_options(write(tmp_path / "d.jsonl", rows), **changes), tokenizer).heldout)
+        )
 
     first = held(ROWS)
     assert held(list(reversed(ROWS))) == first
@@ -210,7 +218,7 @@ def test_too_long_prompts_are_counted_and_every_row_is_accounted_for(tmp_path, t
     assert (report.read, report.train, report.too_long, report.not_asked_for) == (22, 20, 1, 1)
     assert "1 too long" in pool.report.lines()[0]
     assert load_prompts(options, tokenizer, longest=10_000).report.sources[0].too_long == 1
-    with pytest.raises(InputError, match="no training prompt is left: .* too long"):
+    with pytest.raises(InputError, match=r"no training prompt is left: .* too long"):
         load_prompts(options, tokenizer, longest=5)
 
 
@@ -230,7 +238,9 @@ def test_dialogue_of_system_prompt_few_shot_and_prefill(tmp_path, tokenizer):
     shots = ({"prompt": "1?", "answer": "one"},)
     pool = load_prompts(file_options(path, heldout_size=0, system_prompt="new", few_shot=shots), tokenizer)
     text = [tokenizer.decode(prompt.token_ids) for prompt in pool.train]
-    opening = "<|im_start|>system\nnew<|im_end|>\n<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n"
+    opening = (
+        "<|im_start|>system\nnew<|im_end|>\n<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n"
+    )
     assert text[0] == opening + "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
     assert text[1] == opening + "<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\nSo"
     plain = load_prompts(file_options(path, heldout_size=0), tokenizer)
@@ -285,7 +295,10 @@ def test_mixture_inherits_overrides_and_shares_out(tmp_path, tokenizer):
         {"source": "file", "path": path, "task": "doubles", "weight": 1, "fields": {"difficulty": "level"}},
     )
     pool = load_prompts(DataOptions(mixture=mixture, train_size=10, heldout_size=2, system_prompt="shared"), tokenizer)
-    assert {prompt.task: prompt.content[0]["content"] for prompt in pool.train} == {"addition": "own", "doubles": "shared"}
+    assert {prompt.task: prompt.content[0]["content"] for prompt in pool.train} == {
+        "addition": "own",
+        "doubles": "shared",
+    }
     assert pool.task_weights == {"addition": 3.0, "doubles": 1.0}
     assert len(pool.heldout) == 4
     assert all(prompt.row["difficulty"] == prompt.row["level"] for prompt in pool.train if prompt.task == "doubles")
@@ -296,7 +309,9 @@ def test_mixture_inherits_overrides_and_shares_out(tmp_path, tokenizer):
 
 
 def test_rows_in_memory_take_the_place_of_the_source(tokenizer):
-    pool = load_prompts(DataOptions(heldout_size=0), tokenizer, rows=ROWS, heldout_rows=[{"question": "other", "answer": 1}])
+    pool = load_prompts(
+        DataOptions(heldout_size=0), tokenizer, rows=ROWS, heldout_rows=[{"question": "other", "answer": 1}]
+    )
     assert (len(pool.train), len(pool.heldout)) == (20, 0)
     pool = load_prompts(DataOptions(), tokenizer, rows=ROWS)
     assert len(pool.heldout) == 4

@@ -83,7 +83,7 @@ def test_easy_to_hard_by_labels_else_by_pass_rate():
 
 
 def test_mid_range_draws_in_proportion_to_expected_p_times_1_minus_p():
-    """First draws follow w/sum(w) with w = ab/((a+b)(a+b+1)): 1/6, 15/272, 1/11 by hand for (1,1), (15,1), (1,9)... """
+    """First draws follow w/sum(w) with w = ab/((a+b)(a+b+1)): 1/6, 15/272, 1/11 by hand for (1,1), (15,1), (1,9)..."""
     seen = view([0, 14, 0], [0, 0, 8])
     weights = np.array([1 * 1 / (2 * 3), 15 * 1 / (16 * 17), 1 * 9 / (10 * 11)])
     policy, rng = Stateless(mid_range_score), np.random.default_rng(0)

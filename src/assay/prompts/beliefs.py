@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import betaln
+from scipy.special import betaln, xlog1py, xlogy
 
 PRIOR = 1.0
+GRID = np.sin(np.linspace(0.0, np.pi / 2, 41)) ** 2  # pass rates from 0 to 1, closer together near the ends
 
 
 class Beliefs:
@@ -92,37 +92,50 @@ class Beliefs:
 
 
 def expected_mixed(
-    right: np.ndarray, wrong: np.ndarray, generations: int, prior: tuple[float, float] = (PRIOR, PRIOR)
+    right: np.ndarray, wrong: np.ndarray, generations: int, prior: np.ndarray | None = None
 ) -> np.ndarray:
-    """Probability [N] that a group of G is mixed, E[1 - p^G - (1-p)^G] with p ~ Beta(a0 + right, b0 + wrong).
+    """Probability [N] that a group of G is mixed, the posterior mean of 1 - p^G - (1-p)^G given the counts.
+
+    `prior` holds weights over `GRID` (see `fit_prior`); without it p ~ Beta(1, 1) beforehand.
 
     >>> expected_mixed(np.zeros(1), np.zeros(1), 2).round(4).tolist()  # uniform p: 1 - 1/3 - 1/3
     [0.3333]
     """
-    a, b = prior[0] + right, prior[1] + wrong
-    uniform = np.exp(betaln(a + generations, b) - betaln(a, b)) + np.exp(betaln(a, b + generations) - betaln(a, b))
-    return np.clip(1.0 - uniform, 0.0, 1.0)
+    if prior is None:
+        a, b = PRIOR + right, PRIOR + wrong
+        uniform = np.exp(betaln(a + generations, b) - betaln(a, b)) + np.exp(betaln(a, b + generations) - betaln(a, b))
+        return np.clip(1.0 - uniform, 0.0, 1.0)
+    return responsibilities(right, wrong, prior) @ (1.0 - GRID**generations - (1.0 - GRID) ** generations)
 
 
-def fit_prior(right: np.ndarray, wrong: np.ndarray) -> tuple[float, float]:
-    """The Beta(a, b) from which the pool's pass rates look drawn: beta-binomial maximum likelihood (empirical Bayes).
+def fit_prior(right: np.ndarray, wrong: np.ndarray) -> np.ndarray | None:
+    """The distribution of pass rates in the pool as weights over `GRID`, by maximum likelihood (empirical Bayes).
 
-    Forecasts need it: under a flat prior a pool of impossible prompts would look half learnable. A weak pull of log a
-    and log b towards 0 keeps few or uniform data finite; below 20 observed prompts the flat prior stays.
+    Nonparametric (Kiefer and Wolfowitz 1956) by expectation maximisation, since pools are lumpy: some prompts solved,
+    some impossible, some between. A flat prior would make an impossible pool look half learnable. None below 20
+    observed prompts.
     """
     seen = right + wrong > 0
     if seen.sum() < 20:
-        return PRIOR, PRIOR
-    right, wrong = right[seen], wrong[seen]
-    stride = max(1, len(right) // 2000)
-    pairs, weights = np.unique(np.stack([right[::stride], wrong[::stride]]), axis=1, return_counts=True)
+        return None
+    stride = max(1, int(seen.sum()) // 2000)
+    likelihoods = likelihood(right[seen][::stride], wrong[seen][::stride])
+    weights = np.full(len(GRID), 1.0 / len(GRID))
+    for _ in range(100):
+        weights = weights * (likelihoods / (likelihoods @ weights)[:, None]).mean(axis=0)
+    return weights
 
-    def loss(logs: np.ndarray) -> float:
-        a, b = np.exp(logs)
-        return float(-(weights * (betaln(a + pairs[0], b + pairs[1]) - betaln(a, b))).sum() + (logs**2).sum() / 2)
 
-    a, b = np.exp(minimize(loss, np.zeros(2), method="L-BFGS-B", bounds=[(-4.0, 4.0)] * 2).x)
-    return float(a), float(b)
+def responsibilities(right: np.ndarray, wrong: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Posterior weights [N, grid] of each prompt's pass rate; no rate is ruled out by the prior alone."""
+    posterior = likelihood(right, wrong) * np.maximum(weights, 1e-12)
+    return posterior / posterior.sum(axis=1, keepdims=True)
+
+
+def likelihood(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    """p^right (1-p)^wrong [N, grid], each row scaled to a largest value of 1."""
+    logs = xlogy(right[:, None], GRID) + xlog1py(wrong[:, None], -GRID)
+    return np.exp(logs - logs.max(axis=1, keepdims=True))
 
 
 def mixed_probability(rate: float, generations: int) -> float:

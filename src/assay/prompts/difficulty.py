@@ -33,7 +33,7 @@ class FilterOptions:
     give_up: Annotated[float, "Set a never-solved prompt aside only if its 95% interval lies below this pass rate."] = (
         0.05
     )
-    batch: Annotated[int, "Prompts sampled before the estimates are written to disk."] = 64
+    batch: Annotated[int, "Prompts sampled before the estimates are written to disk."] = 16
 
     def __post_init__(self) -> None:
         if self.samples < 2:
@@ -115,8 +115,7 @@ class Store:
                 f"{self.path} holds counts of {found}, this run would count {dict(identity)}; "
                 "delete the file or give another --output"
             )
-        for line in lines:
-            self.estimates[line.pop("key")] = Estimate(**line)
+        self.estimates = {line.pop("key"): Estimate(**line) for line in lines}
 
     def write(self, lines: Sequence[Mapping[str, Any]]) -> None:
         with open(self.path, "a", encoding="utf-8") as file:

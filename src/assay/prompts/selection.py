@@ -113,7 +113,7 @@ class Sweep(Stateless):
         passed_over: list[int] = []
         self.queue = self.walk(self.queue, view, wanted, rng, chosen, passed_over)
         if len(chosen) < wanted:
-            # Whatever is still queued waits for its turn; one whole epoch behind it holds every prompt, so it is enough.
+            # Whatever is still queued waits for its turn; the epoch behind it holds every prompt, so one is enough.
             self.epoch += 1
             order = np.argsort(self.score(view, rng), kind="stable").tolist()
             self.queue = self.queue + self.walk(order, view, wanted, rng, chosen, passed_over)

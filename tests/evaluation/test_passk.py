@@ -57,7 +57,7 @@ def test_impossible_counts_are_refused(n, c, k):
 def test_coverage_of_the_band_over_problems(k):
     rng = np.random.default_rng(11)
     truth = (1 - (1 - rng.beta(0.5, 1.5, 1_000_000)) ** k).mean()
-    hits, trials = 0, 400
+    hits, trials = 0, 200
     for _ in range(trials):
         counts = rng.binomial(16, rng.beta(0.5, 1.5, 100))
         _, interval = curve(16, counts, [k], seed=int(rng.integers(2**31))).at(k)

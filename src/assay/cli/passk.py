@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from assay.cli.common import note, print_json
+from assay.cli.progress import counter
 from assay.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from assay.api.session import Session
     from assay.config.schema import RunConfig
     from assay.evaluation.passk import Curve
     from assay.evaluation.passk_report import PassReport
+    from assay.records import Group, Prompt
 
 
 def passk(
@@ -54,10 +54,9 @@ def passk(
     sampling = {"max_tokens": tokens, "temperature": temperature, "top_p": top_p}
     if temperature <= 0 and n > 1:
         raise InputError("--temperature 0 writes the same answer n times; pass@k needs one above 0")
-    names = models(model, source)
-    for name in names:
-        sample_model(config, name, source, folder, problems, n, seed, parse_shard(shard), sampling)
-    if parse_shard(shard)[1] > 1:
+    names, part = models(model, source), parse_shard(shard)
+    fill(config, names, source, folder, (problems, n, seed), part, sampling)
+    if part[1] > 1:
         note(f"shard {shard} is sampled; when all are, the same command without --shard reports")
         return
     tallies = {name: tally(folder / name, n) for name in names}
@@ -92,59 +91,51 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def sample_model(
+def fill(
     config: RunConfig,
-    name: str,
+    names: Sequence[str],
     source: Path,
     folder: Path,
-    problems: int,
-    n: int,
-    seed: int,
+    size: tuple[int, int, int],
     shard: tuple[int, int],
-    sampling: dict[str, Any],
+    sampling: Mapping[str, Any],
 ) -> None:
-    """Fill `folder/name` with those of the shard's samples that are missing."""
-    from assay.api.models import ADAPTER, load_trained, trained_model
+    """Sample what the shard still lacks of each model; `size` is (problems, samples a problem, seed)."""
+    from assay.api.models import load_trained, trained_model
     from assay.api.session import Session
-    from assay.evaluation.passk_sampling import sample_all
+    from assay.config.load import plain
+    from assay.evaluation.passk_sampling import sample_all, units
     from assay.rollouts.protocol import Sampling
 
-    weights = trained_model(source) if name == "trained" else None
-    if weights is not None and not (weights / ADAPTER).exists():
-        config = replace(config, model=replace(config.model, path=str(weights), revision=None))
-    with Session(config) as session, progress_bar(name) as advance:
-        if weights is not None and (weights / ADAPTER).exists():
-            load_trained(session, weights)
+    problems, n, seed = size
+    with Session(config) as session:
         prompts = session.pool.heldout[:problems]
         if not prompts:
             raise InputError(f"{source} holds no prompts out; set data.heldout_size, or heldout_split")
-        sample_all(
-            lambda chosen, count, stream: session.sample(chosen, Sampling(**sampling), count, stream),
-            session.scorer,
-            prompts,
-            n,
-            folder / name,
-            seed=seed,
-            shard=shard,
-            settings={"model": str(weights or config.model.path), **sampling},
-            progress=advance,
-        )
+
+        def draw(chosen: Sequence[Prompt], count: int, stream: int) -> list[Group]:
+            return session.sample(chosen, Sampling(**sampling), count, stream + 1)  # 0 would mean the recipe's seed
+
+        for name in names:
+            settings = {"weights": config.model.path, **sampling, "rewards": plain(config.rewards)}
+            if name == "trained":
+                weights = trained_model(source)
+                load_trained(session, weights)
+                settings["weights"] = fingerprint(weights)
+            with counter(f"sampling {name}", len(units(len(prompts), n)[shard[0] :: shard[1]])) as tick:
+                sample_all(
+                    draw, session.scorer, prompts, n, folder / name,
+                    seed=seed, shard=shard, settings=settings, tick=tick,
+                )  # fmt: skip
 
 
-@contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields advance(done, total): a bar on standard error if that is a terminal."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task(f"sampling {name}")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def fingerprint(folder: Path) -> str:
+    """Identity of a model folder's weights: samples of another checkpoint must not be counted with this one's."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        with open(file, "rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return f"{folder.name} {digest.hexdigest()[:16]}"
 
 
 def show(found: PassReport, folder: Path) -> None:

@@ -43,7 +43,6 @@ SCHEMA = pa.schema(
 class Unit:
     """Samples [first_sample, first_sample + samples) of problems [first, first + problems)."""
 
-    index: int
     first: int
     problems: int
     first_sample: int
@@ -73,10 +72,7 @@ class Tally:
 def units(problems: int, n: int) -> list[Unit]:
     """All work for `n` samples of each problem, early samples of all problems first."""
     cells = [(sample, first) for sample in range(0, n, SAMPLES) for first in range(0, problems, PROBLEMS)]
-    return [
-        Unit(index, first, min(PROBLEMS, problems - first), sample, min(SAMPLES, n - sample))
-        for index, (sample, first) in enumerate(cells)
-    ]
+    return [Unit(first, min(PROBLEMS, problems - first), sample, min(SAMPLES, n - sample)) for sample, first in cells]
 
 
 def sample_all(
@@ -89,9 +85,10 @@ def sample_all(
     seed: int = 0,
     shard: tuple[int, int] = (0, 1),
     settings: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Draw and mark what is missing of shard (index, count), a file a unit, each written whole or not at all.
+    """Draw and mark what is missing of shard (index, count), a file a unit, each written whole or not at all; `tick` is
+    called once for each unit.
 
     `settings` (model, sampling) are stored in the folder; InputError where the folder holds samples of other settings,
     prompts or seed, or the shard does not exist.
@@ -105,15 +102,13 @@ def sample_all(
     folder.mkdir(parents=True, exist_ok=True)
     keys = unique_keys(prompts)
     _check_settings(folder / "settings.json", {"seed": seed, "problems": list(keys), **(settings or {})})
-    own = [unit for unit in units(len(prompts), n) if unit.index % count == index]
-    for done, unit in enumerate(own):
-        progress(done, len(own))
+    for unit in units(len(prompts), n)[index::count]:
         if not (folder / unit.file).exists():
             chosen = slice(unit.first, unit.first + unit.problems)
             groups = draw(prompts[chosen], unit.samples, unit.seed(seed))
             scorer.score(groups, None)
             _write(folder / unit.file, keys[chosen], groups, unit)
-    progress(len(own), len(own))
+        tick()
 
 
 def tally(folder: str | Path, n: int) -> Tally:

@@ -1,6 +1,7 @@
 """Exact match, regular expressions, multiple choice, numbers with tolerance."""
 
 import pytest
+
 from assay.errors import InputError
 from assay.records import Outcome
 from assay.rewards.exact import ExactMatch, MultipleChoice, Numeric, Regex
@@ -48,10 +49,12 @@ def test_regex():
     ("text", "expected"),
     [
         ("B", RIGHT), ("(B)", RIGHT), ("b.", RIGHT), ("The answer is B.", RIGHT), ("Answer: **B**", RIGHT),
-        ("The correct option is (B)", RIGHT), ("\\boxed{B}", RIGHT), ("\\boxed{\\text{B) 14}}", RIGHT), ("B) 14", RIGHT),
+        ("The correct option is (B)", RIGHT), ("\\boxed{B}", RIGHT), ("\\boxed{\\text{B) 14}}", RIGHT),
+        ("B) 14", RIGHT),
         ("<answer>B</answer>", RIGHT), ("Answer: A. No wait.\nAnswer: B", RIGHT), ("<think>A?</think>\nB", RIGHT),
         ("A", WRONG), ("The answer is C", WRONG), ("Answer: B\nAnswer: A", WRONG), ("\\boxed{A}", WRONG),
-        ("A or B", NONE), ("\\boxed{A} or \\boxed{B}", NONE), ("The answer is B or C.", NONE), ("The answer is not B.", NONE),
+        ("A or B", NONE), ("\\boxed{A} or \\boxed{B}", NONE), ("The answer is B or C.", NONE),
+        ("The answer is not B.", NONE),
         ("", NONE), ("I like option pricing. Because.", NONE), ("<think>The answer is B</think>", NONE),
         ("The answer is a mystery", NONE), ("\\boxed{AB}", NONE), ("A B C D", NONE), ("\\boxed{}", NONE),
     ],

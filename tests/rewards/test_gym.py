@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from assay.errors import InputError
 from assay.records import Outcome
 from assay.rewards.gym import ReasoningGym, dataset_names, gym_rows, is_safe, pack, row_of, unpack
@@ -32,6 +33,8 @@ def test_every_task_pays_for_its_own_gold(verifier):
         assert json.dumps(row)
         judged = verifier.judge(verifier.render_gold(row["gold"], row), row["gold"], row)
         assert judged.outcome is not Outcome.ERROR, (name, judged)
+        bare = {"task": name, "entry": entry}
+        assert verifier.judge(verifier.render_gold(row["gold"], row), None, bare).outcome is judged.outcome
         if row["gold"] and judged.outcome is not Outcome.CORRECT:
             unpaid.append((name, judged.detail))
     assert unpaid == []
@@ -64,7 +67,7 @@ def test_answers_are_never_executed(verifier, task, tmp_path):
 
 
 def test_a_power_tower_is_the_answers_fault():
-    quick = ReasoningGym(score_s=2.0, workers=1)
+    quick = ReasoningGym(score_s=0.8, workers=1)
     (row,) = gym_rows("countdown", 1, seed=2)
     judged = quick.judge("<answer>9**9**9**9</answer>", None, row)
     assert (judged.outcome, judged.reward) == (Outcome.WRONG, 0.0)
@@ -79,9 +82,13 @@ def test_unknown_tasks_and_settings_are_refused():
         gym_rows("countdown", 1, no_such_setting=3)
 
 
+@pytest.mark.slow
 def test_rows_are_the_same_in_every_process():
     """polynomial_multiplication iterates over a set: without a fixed hash seed each process would get other rows."""
-    code = "import json; from assay.rewards.gym import gym_rows; print(json.dumps(gym_rows('polynomial_multiplication', 3, seed=3)))"
+    code = (
+        "import json; from assay.rewards.gym import gym_rows; "
+        "print(json.dumps(gym_rows('polynomial_multiplication', 3, seed=3)))"
+    )
     seen = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True

@@ -4,12 +4,13 @@ import math
 import pickle
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from assay.errors import InputError
 from assay.records import Outcome
 from assay.rewards import RewardSpec, Scorer
 from assay.rewards.shaping import Cosine, Format, Language, LengthCost, Overlong, Repetition
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 trl_rewards = pytest.importorskip("trl.rewards")
 

@@ -5,11 +5,12 @@ import random
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from assay.errors import InputError
 from assay.records import Outcome
 from assay.rewards.json_schema import EmailFields, EmailSchema, JsonFields, JsonSchema
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 GOLD = {
     "customer_name": "Ana Silva", "order_id": "ORD-12345", "issue_type": "refund", "refund_requested": True,
@@ -50,7 +51,8 @@ def test_every_key_is_required(missing):
     [
         "", "not json", "null", "[]", f"Here you go: {json.dumps(GOLD)}", f"{json.dumps(GOLD)} {json.dumps(GOLD)}",
         f"```json\n{json.dumps(GOLD)}\n```\n```json\n{json.dumps(GOLD)}\n```", f"```python\n{json.dumps(GOLD)}\n```",
-        json.dumps(GOLD)[:-1], json.dumps(GOLD)[:-1] + ', "order_id": "ORD-99999"}', '{"a": NaN}', "{" * 10_000, "[" * 100_000,
+        json.dumps(GOLD)[:-1], json.dumps(GOLD)[:-1] + ', "order_id": "ORD-99999"}', '{"a": NaN}',
+        "{" * 10_000, "[" * 100_000,
     ],
 )  # fmt: skip
 def test_what_is_no_answer(text):
@@ -62,7 +64,8 @@ def test_what_is_no_answer(text):
 
 def test_field_accuracy_goes_in_steps_of_a_fifth():
     wrong = {
-        "customer_name": "Bo", "order_id": "ORD-00000", "issue_type": "other", "refund_requested": False, "sentiment": "neutral"
+        "customer_name": "Bo", "order_id": "ORD-00000", "issue_type": "other", "refund_requested": False,
+        "sentiment": "neutral",
     }  # fmt: skip
     for count in range(6):
         answer = GOLD | dict(list(wrong.items())[:count])
@@ -85,7 +88,8 @@ def test_json_types_are_told_apart():
     for gold, answer, right in (
         ({"a": True}, {"a": 1}, False), ({"a": 1}, {"a": True}, False), ({"a": 1}, {"a": 1.0}, True),
         ({"a": "1"}, {"a": 1}, False), ({"a": None}, {"a": None}, True), ({"a": [1, 2]}, {"a": [2, 1]}, False),
-        ({"a": {"b": [True]}}, {"a": {"b": [1]}}, False), ({"a": "x"}, {"a": " x "}, True), ({"a": "x"}, {"a": "X"}, False),
+        ({"a": {"b": [True]}}, {"a": {"b": [1]}}, False), ({"a": "x"}, {"a": " x "}, True),
+        ({"a": "x"}, {"a": "X"}, False),
     ):  # fmt: skip
         assert (verifier.judge(json.dumps(answer), gold, {}).outcome is Outcome.CORRECT) == right, (gold, answer)
     assert verifier.judge("{}", "not json", {}).outcome is Outcome.ERROR
@@ -100,9 +104,16 @@ def test_reasoning_before_the_answer_is_set_aside():
     assert text[start:end] == json.dumps(GOLD)
 
 
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
 @settings(max_examples=100, deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
-       | st.dictionaries(st.text(max_size=3), inner, max_size=3), max_leaves=8), st.randoms(use_true_random=False))  # fmt: skip
+@given(VALUES, st.randoms(use_true_random=False))
 def test_any_schema_agrees_with_jsonschema(value, source: random.Random):
     schema = source.choice([
         {"type": "object", "minProperties": 1}, {"type": ["array", "string"], "maxLength": 3}, {"enum": [None, 1, "a"]},

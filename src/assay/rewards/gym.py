@@ -137,9 +137,10 @@ class ReasoningGym(Verifier):
         self.lock = threading.Lock()
 
     def judge(self, text: str, gold: Any, row: Mapping[str, Any]) -> Judgement:
-        if ORIGIN not in row:
+        origin = origin_of(row)
+        if origin is None:
             return failed(
-                f"gold unreadable: the row has no column {ORIGIN!r}; make rows with reasoning-gym as the source"
+                f"gold unreadable: the row has neither {ORIGIN!r} nor `entry`; take reasoning-gym as the source"
             )
         try:
             found = find_answer(text) if self.marked else whole_text(text)
@@ -150,7 +151,6 @@ class ReasoningGym(Verifier):
             return unparsable("several different answers", **told)
         if len(found.text) > MAX_ANSWER:
             return wrong(f"longer than {MAX_ANSWER} characters", **told)
-        origin = str(row[ORIGIN])
         if json.loads(origin)["name"] in EVALUATING and not is_safe(found.text):
             return unparsable("holds more than numbers, operators and known functions", **told)
         try:
@@ -185,6 +185,17 @@ class ReasoningGym(Verifier):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.pool, self.lock = None, threading.Lock()
+
+
+def origin_of(row: Mapping[str, Any]) -> str | None:
+    """The task and its entry as text: the column that `gym_rows` made, or the entry itself beside its task's name."""
+    if ORIGIN in row:
+        return str(row[ORIGIN])
+    entry = row.get("entry")
+    if not isinstance(entry, Mapping):
+        return None
+    name = entry.get("metadata", {}).get("source_dataset") or row.get("task")
+    return json.dumps({"name": name, "entry": pack(entry)}, default=str)
 
 
 def is_safe(answer: str) -> bool:

@@ -272,7 +272,7 @@ def main() -> None:
 def leftovers(world: World, before: set[str]) -> str:
     """Processes, descriptors and folders that a closed sandbox left behind."""
     time.sleep(0.1)
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    children = [pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()]
     mine = [pid for pid in children if pid != str(world.victim.pid)]
     if mine:
         return f"processes left: {mine}"

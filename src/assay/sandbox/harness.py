@@ -111,7 +111,7 @@ def run_script(link: Link, job: dict[str, Any]) -> int:
     except SystemExit as stop:
         status = exit_status(stop)
     except BaseException:  # noqa: BLE001 - whatever it raised goes to its own stderr
-        sys.excepthook(*sys.exc_info())
+        show(*sys.exc_info())
         status = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -120,6 +120,16 @@ def run_script(link: Link, job: dict[str, Any]) -> int:
     except Exception:  # noqa: BLE001 - an interpreter says the same: what was printed is lost
         status = status or 120
     return status
+
+
+def show(kind: Any, error: Any, trace: Any) -> None:
+    """The program's excepthook; by default a traceback with its source, without our own frames."""
+    if sys.excepthook is not sys.__excepthook__:
+        sys.excepthook(kind, error, trace)
+        return
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename != FILE:
+        trace = trace.tb_next
+    traceback.print_exception(kind, error, trace)
 
 
 def exit_status(stop: SystemExit) -> int:

@@ -222,6 +222,7 @@ def main() -> None:
             return
         buffer += data
     sys.path += config["paths"]
+    sys.executable = os.path.realpath(sys.executable)  # what a program finds; a virtual environment's link is not there
     for name in (*STDLIB.split(), *config["preload"]):
         importlib.import_module(name)
     level = Level(config["level"])

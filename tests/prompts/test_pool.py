@@ -11,6 +11,7 @@ import pytest
 
 from assay.errors import InputError
 from assay.prompts import DataOptions, FieldOptions, load_prompts
+from assay.records import Outcome
 
 ROWS = [{"question": f"What is {index} + {index}?", "answer": str(2 * index), "level": index} for index in range(20)]
 
@@ -82,7 +83,7 @@ def test_hub_errors_name_the_dataset(tmp_path, tokenizer):
 
 
 def test_reasoning_gym_rows_are_marked_by_its_own_scorer(tokenizer):
-    reasoning_gym = pytest.importorskip("reasoning_gym")
+    pytest.importorskip("reasoning_gym")
     pool = load_prompts(
         DataOptions(
             source="reasoning_gym", name="leg_counting", train_size=10, heldout_size=5, options={"max_animals": 4}
@@ -90,13 +91,17 @@ def test_reasoning_gym_rows_are_marked_by_its_own_scorer(tokenizer):
         tokenizer,
     )
     assert (len(pool.train), len(pool.heldout)) == (10, 5)
-    scorer = reasoning_gym.create_dataset("leg_counting", size=1)
+    from assay.rewards import load_reward
+
+    verifier = load_reward("reasoning_gym").verifier
     for prompt in pool.train:
         assert prompt.task == "leg_counting"
-        assert scorer.score_answer(prompt.row["gold"], prompt.row["entry"]) == 1.0
+        answer = f"<answer>{prompt.row['gold']}</answer>"
+        assert verifier.judge(answer, prompt.row["gold"], prompt.row).outcome is Outcome.CORRECT
+        assert verifier.judge("<answer>-1</answer>", prompt.row["gold"], prompt.row).outcome is Outcome.WRONG
     with pytest.raises(InputError, match=r"close are .*leg_counting"):
         load_prompts(DataOptions(source="reasoning_gym", name="leg_count"), tokenizer)
-    with pytest.raises(InputError, match="do not fit"):
+    with pytest.raises(InputError, match="refuses"):
         load_prompts(DataOptions(source="reasoning_gym", name="leg_counting", options={"legs": 4}), tokenizer)
 
 
@@ -317,3 +322,15 @@ def test_rows_in_memory_take_the_place_of_the_source(tokenizer):
     assert len(pool.heldout) == 4
     with pytest.raises(InputError, match="no rows"):
         load_prompts(DataOptions(), tokenizer, rows=[])
+
+
+def test_gsm8k_rationales_become_their_answers(tmp_path, tokenizer):
+    rationale = "She sold 48/2 = <<48/2=24>>24 clips.\nIn all 1,048.\n#### 1,072"
+    rows = [
+        {"question": "How many?", "answer": rationale},
+        {"question": "Title?", "answer": "#### is not a number sign\nno"},
+    ]
+    pool = load_prompts(file_options(write(tmp_path / "d.jsonl", rows), heldout_size=0), tokenizer)
+    assert [prompt.row["gold"] for prompt in pool.train] == ["1072", rows[1]["answer"]]
+    assert pool.train[0].row["answer"] == rationale
+    assert any("follows ####" in line for line in pool.report.lines())

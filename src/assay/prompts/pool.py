@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,8 +19,10 @@ from assay.prompts.render import Renderer
 from assay.prompts.rows import Columns, as_text, find_columns, question_of
 from assay.prompts.sources import Rows, describe, read_rows
 from assay.records import Prompt
+from assay.rewards.gsm8k import gsm8k_gold
 
 LARGEST_HELDOUT_SHARE = 5
+RATIONALE = re.compile(r"^#### *\S[^\n]*\s*\Z", re.MULTILINE)
 
 
 @dataclass
@@ -164,7 +167,7 @@ def render(
     task = source.task or str(row.get(columns.task or "") or source.name or "default")
     kept = dict(row)
     if columns.gold is not None:
-        kept["gold"] = row.get(columns.gold)
+        kept["gold"] = gold_of(row.get(columns.gold), report)
     if columns.difficulty is not None:
         kept["difficulty"] = row.get(columns.difficulty)
     prompt = renderer.prompt(question, {**kept, "task": task}, task, source)
@@ -172,6 +175,16 @@ def render(
         report.too_long += 1
         return None
     return prompt
+
+
+def gold_of(value: Any, report: SourceReport) -> Any:
+    """The reference answer; of a GSM8K rationale what follows its last line's ####, as the verifier reads it."""
+    if not isinstance(value, str) or not RATIONALE.search(value):
+        return value
+    note = f"{report.source}: gold is what follows #### in column {report.columns['gold']}"
+    if note not in report.notes:
+        report.notes.append(note)
+    return gsm8k_gold(value)
 
 
 def hold_out(rows: list[dict[str, Any]], source: SourceOptions, seed: int, columns: Columns) -> tuple[list, list]:

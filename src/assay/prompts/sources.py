@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import glob
 import gzip
 import inspect
@@ -173,32 +174,16 @@ def load_split(source: SourceOptions, split: str) -> list[Row]:
 
 
 def read_reasoning_gym(source: SourceOptions, seed: int) -> Rows:
-    """Tasks of the reasoning-gym package; rows keep its entry, by which its own scorer marks answers."""
-    try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
-    except ImportError as error:
-        raise InputError("data.source reasoning_gym needs the package: pip install 'assay[reasoning-gym]'") from error
-    if source.name not in DATASETS:
-        import difflib
+    """Tasks of the reasoning-gym package; rows carry the entry by which its own scorer marks answers."""
+    from assay.rewards.gym import dataset_names, gym_rows
 
-        close = difflib.get_close_matches(str(source.name), DATASETS, n=3, cutoff=0.4)
-        raise InputError(
-            f"reasoning-gym has no task {source.name!r}; close are {', '.join(close) or 'none'} of its {len(DATASETS)}"
-        )
+    names = dataset_names()
+    if source.name not in names:
+        close = difflib.get_close_matches(str(source.name), names, n=3, cutoff=0.4)
+        hint = f"close are {', '.join(close)}" if close else f"it has {', '.join(names)}"
+        raise InputError(f"reasoning-gym has no task {source.name!r}; {hint}")
     size = source.train_size or TASK_SIZE
-    try:
-        dataset = reasoning_gym.create_dataset(
-            source.name, **{"seed": seed, **source.options, "size": size + source.heldout_size}
-        )
-    except (TypeError, AssertionError, ValueError) as error:
-        raise InputError(
-            f"data.options {dict(source.options)} do not fit the reasoning-gym task {source.name}: {error}"
-        ) from error
-    rows = [
-        {"prompt": entry["question"], "gold": entry["answer"], "task": source.name, "entry": dict(entry)}
-        for entry in (dataset[index] for index in range(size + source.heldout_size))
-    ]
+    rows = gym_rows(source.name, size + source.heldout_size, **{"seed": seed, **source.options})
     return Rows(rows[source.heldout_size :], rows[: source.heldout_size])
 
 

@@ -3,7 +3,17 @@
 import pytest
 import torch
 
-from assay.objectives import PRESETS, Denominators, Metrics, PolicyOutputs, Rows, build, preset
+from assay.objectives import (
+    PRESETS,
+    Denominators,
+    Metrics,
+    PolicyOutputs,
+    Rows,
+    TokenInputs,
+    build,
+    compute_advantages,
+    preset,
+)
 
 MASK = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
 WINDOW = Denominators.from_sums(Denominators.measure(MASK, torch.zeros(3, dtype=torch.long)), max_completion_length=3)
@@ -122,6 +132,26 @@ def test_kl_in_the_reward_needs_no_reference_in_the_loss(name):
     loss, _, metrics = run(name, torch.full((3, 3), -1.0), ref_logps=None)
     assert torch.isfinite(loss)
     assert "kl" not in metrics.values()  # it is among the advantages' metrics
+
+
+def test_the_engines_gap_is_measured_even_where_it_is_not_corrected():
+    spec = preset("grpo", vllm_importance_sampling_correction=False)
+    rows = Rows(MASK, torch.ones(3), sampling_logps=torch.full((3, 3), -1.5))
+    logps = torch.full((3, 3), -1.0, requires_grad=True)
+    loss, metrics = build(spec)(PolicyOutputs(logps), rows, WINDOW)
+    bare, _ = build(spec)(PolicyOutputs(logps), Rows(MASK, torch.ones(3)), WINDOW)
+    assert loss == bare
+    assert metrics.values()["sampling/sampling_logp_difference/mean"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_rank_may_have_no_groups(name):
+    mask, nothing, ids = torch.zeros(0, 0, dtype=torch.bool), torch.zeros(0, 0), torch.zeros(0, dtype=torch.long)
+    tokens = TokenInputs(mask, nothing, nothing, nothing)
+    result = compute_advantages(torch.zeros(0, 2), ids, None, preset(name), tokens=tokens, baselines=torch.zeros(0))
+    assert len(result.advantages) == len(result.no_signal) == 0
+    assert build(preset(name)).measure(mask, ids, result.no_signal).tolist() == [0.0] * 8
+    assert result.metrics.values() == {}
 
 
 def test_shapes_must_agree():

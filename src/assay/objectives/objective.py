@@ -173,15 +173,15 @@ class Objective:
         return weighted_sum(per_token, counted, self._weights(batch, denominators))
 
     def _mismatch(self, batch: WorkingBatch, metrics: Metrics) -> Tensor | None:
-        """The log of the raw weight old/sampling at its level, where there is something to correct."""
+        """The log of the raw weight old/sampling at its level, where it is to be corrected; measured in any case."""
         spec = self.spec
-        if not spec.vllm_importance_sampling_correction or batch.sampling_logps is None:
+        if batch.sampling_logps is None:
             return None
         log_diff = log_mismatch(batch.old_logps, batch.sampling_logps, batch.mask)
         log_weight = mismatch_level(log_diff, batch.mask, spec.vllm_importance_sampling_mode, batch.trajectory_ids)
         low, high = spec.vllm_importance_sampling_clip_min, spec.vllm_importance_sampling_clip_max
         metrics.update(mismatch_metrics(log_diff, log_weight, batch.mask, low, high))
-        return log_weight
+        return log_weight if spec.vllm_importance_sampling_correction else None
 
     def _bounded(self, log_weight: Tensor) -> Tensor:
         spec = self.spec

@@ -89,3 +89,14 @@ def test_command_line(tmp_path):
     assert "not identified" in early.stdout
     with pytest.raises(InputError, match="5 points"):
         fit_runs([write(tmp_path / "few", points=3)])
+
+
+def test_scatter_between_seeds_widens_the_interval(tmp_path):
+    """Curves that are smooth but end at different heights: points of one run err together."""
+    alike = [write(tmp_path / f"alike-{seed}", 60, ceiling=0.61, seed=seed) for seed in range(3)]
+    apart = [write(tmp_path / f"apart-{seed}", 60, ceiling=0.61 + 0.05 * seed, seed=seed) for seed in range(3)]
+    (close,), (wide,) = (fit_runs(runs).fits.values() for runs in (alike, apart))
+    assert close.identified
+    assert not wide.identified
+    # The three ceilings are 0.61, 0.66, 0.71: t(2) * sd / sqrt(3) = 4.303 * 0.05 / 1.732.
+    assert wide.interval.high - wide.A == pytest.approx(0.124, abs=0.01)

@@ -60,18 +60,14 @@ def table(found: Scaling) -> Table:
     """One row a setting; A only where it is identified."""
     from rich.table import Table
 
-    rows = Table("setting", "points", "A (ceiling)", "95% interval", "B", f"Cmid ({found.compute})", "R0", "ends at")
+    rows = Table(
+        "setting", "points", "A", "95% of A", "B", "Cmid", "R0", "end/Cmid", title=f"{found.metric} by {found.compute}"
+    )
     for label, fit in found.fits.items():
-        ceiling = f"{fit.A:.3f}" if fit.identified else "not identified"
+        ceiling = f"{fit.A:.3f}" if fit.identified else "?"
         interval = str(fit.interval).replace("[", "\\[")
-        rows.add_row(
-            label,
-            str(fit.points),
-            ceiling,
-            interval,
-            f"{fit.B:.2f}",
-            f"{fit.Cmid:.3g}",
-            f"{fit.R0:.3f}",
-            f"{fit.reach:.2g}x Cmid",
-        )
+        numbers = [f"{fit.B:.2f}", f"{fit.Cmid:.3g}", f"{fit.R0:.3f}", f"{fit.reach:.2g}"]
+        rows.add_row(label, str(fit.points), ceiling, interval, *numbers)
+    for column in rows.columns:
+        column.overflow = "fold"
     return rows

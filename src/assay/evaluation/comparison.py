@@ -118,7 +118,7 @@ def compare_runs(
     settings = group_settings(runs)
     metric = metric or _common_metric(runs)
     at = _common_step(runs, metric, step)
-    warnings = _warnings(runs, settings, metric, at)
+    warnings = _warnings(runs, settings, metric, at if step is None else None)
     chosen = _pairs(settings, baseline)
     level = 1 - 0.05 / max(1, len(chosen))
     pairs = tuple(_compare(first, second, metric, at, level) for first, second in chosen)
@@ -170,11 +170,12 @@ def _common_step(runs: Sequence[Run], metric: str, step: int | None) -> int:
     return max(common) if step is None else step
 
 
-def _warnings(runs: Sequence[Run], settings: Sequence[Setting], metric: str, at: int) -> list[str]:
+def _warnings(runs: Sequence[Run], settings: Sequence[Setting], metric: str, last: int | None) -> list[str]:
+    """What a reader must know; `last` is the step where it was chosen as the last common one."""
     warnings = [f"{run.name}: {text}" for run in runs for text in run.history.warnings]
-    longer = [run.name for run in runs if run.history.series(metric)[0].max() > at]
+    longer = [run.name for run in runs if last is not None and run.history.series(metric)[0].max() > last]
     if longer:
-        warnings.append(f"compared at step {at}, the last that all runs have; longer: {', '.join(longer)}")
+        warnings.append(f"compared at step {last}, the last that all runs have; longer: {', '.join(longer)}")
     if not metric.startswith("heldout/"):
         warnings.append(
             f"{metric} is measured on training prompts: a policy that cheats its verifier scores well on it"

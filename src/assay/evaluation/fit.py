@@ -8,7 +8,7 @@ least-squares step its bottom, in any unit of compute.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,17 @@ class SigmoidFit:
     B: float
     Cmid: float
     R0: float
-    interval: Interval
-    identified: bool
-    reason: str
     points: int
     reach: float
     residual: float
+    interval: Interval
+    identified: bool
+    reason: str
+
+    def with_interval(self, interval: Interval) -> SigmoidFit:
+        """This fit with another interval of A, judged anew."""
+        reason = _missing(self.reach, interval)
+        return replace(self, interval=interval, identified=not reason, reason=reason)
 
     def predict(self, compute: float | np.ndarray) -> float | np.ndarray:
         """The curve at `compute`."""
@@ -110,18 +115,33 @@ def fit_sigmoid(
     data = observations(compute, reward, error, exclude_below, ceiling)
     fixed = {} if initial is None else {"R0": float(initial)}
     best, cost = _minimise(data, fixed)
-    interval = profile(data, "A", fixed, level)
     reach = float(data.compute.max()) / best["Cmid"]
+    residual = float(np.sqrt(cost / len(data.compute)))
+    interval = profile(data, "A", fixed, level)
     reason = _missing(reach, interval)
     return SigmoidFit(
         **best,
+        points=len(data.compute),
+        reach=reach,
+        residual=residual,
         interval=interval,
         identified=not reason,
         reason=reason,
-        points=len(data.compute),
-        reach=reach,
-        residual=float(np.sqrt(cost / len(data.compute))),
     )
+
+
+def fit_ceiling(
+    compute: Any,
+    reward: Any,
+    error: Any = None,
+    *,
+    initial: float | None = None,
+    exclude_below: float = 0.0,
+    ceiling: float = 1.0,
+) -> float:
+    """A alone, without its interval: `fit_sigmoid` for resampling."""
+    data = observations(compute, reward, error, exclude_below, ceiling)
+    return _minimise(data, {} if initial is None else {"R0": float(initial)})[0]["A"]
 
 
 def profile(data: Observations, name: str, fixed: Mapping[str, float], level: float = 0.95) -> Interval:

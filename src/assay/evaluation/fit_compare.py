@@ -33,9 +33,19 @@ def compare_fits(
     `options` go to `fit_sigmoid`.
     """
     fits = {name: fit_sigmoid(*run[:2], error=run[2], **options) for name, run in runs.items()}
+    return fits, compare_pairs(fits, runs, margin, options)
+
+
+def compare_pairs(
+    fits: Mapping[str, SigmoidFit],
+    runs: Mapping[str, tuple[Any, Any, Any]],
+    margin: float,
+    options: Mapping[str, Any],
+) -> list[Comparison]:
+    """`compare_fits` for fits that exist; their intervals of A may be wider than the profile's."""
     names = list(fits)
     pairs = [(first, second) for index, first in enumerate(names) for second in names[index + 1 :]]
-    return fits, [_compare(first, second, fits, runs, margin, options) for first, second in pairs]
+    return [_compare(first, second, fits, runs, margin, options) for first, second in pairs]
 
 
 def _compare(
@@ -44,7 +54,7 @@ def _compare(
     fits: Mapping[str, SigmoidFit],
     runs: Mapping[str, Any],
     margin: float,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
 ) -> Comparison:
     one, two = fits[first], fits[second]
     if not (one.identified and two.identified):

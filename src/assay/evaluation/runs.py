@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +87,7 @@ def group_settings(runs: Sequence[Run]) -> list[Setting]:
         by_setting.setdefault(key, []).append(run)
     groups = list(by_setting.values())
     varying = _varying([group[0].setting for group in groups])
-    labels = [_label(group[0], varying) for group in groups]
+    labels = [_label(group, varying) for group in groups]
     if len(set(labels)) < len(labels):
         labels = [f"{label} ({group[0].path})" for label, group in zip(labels, groups, strict=True)]
     return [Setting(label, group) for label, group in zip(labels, groups, strict=True)]
@@ -96,13 +98,26 @@ def _varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({json.dumps(setting.get(key), default=str) for setting in settings}) > 1]
 
 
-def _label(run: Run, varying: Sequence[str]) -> str:
+def _label(runs: Sequence[Run], varying: Sequence[str]) -> str:
     """`loss_type=grpo, scale_rewards=none`; the run's name where nothing, or too much, differs."""
+    run = runs[0]
     if not varying or not run.config or len(varying) > 6:
-        return run.name
+        return _stem([run.name for run in runs])
     last = [key.rpartition(".")[2] for key in varying]
     shown = [short if last.count(short) == 1 else key for key, short in zip(varying, last, strict=True)]
     return ", ".join(f"{name}={_word(run.config.get(key))}" for name, key in zip(shown, varying, strict=True))
+
+
+def _stem(names: Sequence[str]) -> str:
+    """What the names of a setting's runs share, without a dangling seed.
+
+    >>> _stem(["dapo-seed0", "dapo-seed1"]), _stem(["a", "b"]), _stem(["dapo"])
+    ('dapo', 'a', 'dapo')
+    """
+    if len(names) == 1:
+        return names[0]
+    shared = os.path.commonprefix(names)  # noqa: RUF071 - character by character is what is meant
+    return re.sub(r"(?:[-_.](?:seed|s)?|seed)[-_.]?$", "", shared) or names[0]
 
 
 def _word(value: Any) -> str:

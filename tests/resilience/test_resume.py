@@ -38,7 +38,7 @@ def workshop(tmp_path_factory):
         "rewards": {"functions": [f"{HERE / 'rewards.py'}:many_letters"], "correct_threshold": 0.25, "workers": 2},
         "curriculum": {"policy": "thompson"},
         "rollout": {"num_generations": 3, "max_completion_length": 8},
-        "objective": {"beta": 0.05, "entropy_target": 4.0},
+        "objective": {"beta": 0.05, "entropy_target": 6.0},
         "train": {"steps": STEPS, "prompts_per_step": 2, "steps_per_generation": 2, "learning_rate": 5e-3,
                   "checkpoint_every": 1, "lr_schedule": "cosine", "warmup_steps": 1},
         "eval": {"every": 2, "prompts": 2, "samples": 2},

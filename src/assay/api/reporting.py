@@ -102,6 +102,7 @@ class Evaluation:
         import torch
 
         policy, temperature = self.session.policy, self.session.config.rollout.temperature
+        policy.eval()
         for group in groups:
             tokens, mask, _ = tensors_of(group.completions)
             batch = scoring_batch([group], tokens)

@@ -179,6 +179,7 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
             config.train,
             temperature=temperature,
             max_completion_length=config.rollout.max_completion_length,
+            seed=config.seed,
             ranks=ranks,
             dump_folder=directory.path,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
@@ -112,26 +112,30 @@ def explain(error: ValidationError) -> str:
 def flat_keys(keys: Mapping[str, Any]) -> Tree:
     """Python keyword arguments as a tree: `num_generations=8`, `train={"steps": 5}` or `**{"train.steps": 5}`.
 
-    A bare name finds its section by itself where exactly one section has it.
+    A bare name finds its section by itself where exactly one section has it, or one of those that say how to train.
     """
     sections = fields_of(RunConfig)
-    homes: dict[str, list[str]] = {}
-    for dotted, _, _ in leaves(RunConfig):
-        homes.setdefault(dotted.rpartition(".")[2], []).append(dotted)
     tree: Tree = {}
     for key, value in keys.items():
+        homes = homes_of(key)
         if key in sections:
-            value = section_tree(value)
-            tree = merge(tree, {key: value})
-        elif "." in key or len(homes.get(key, [])) == 1:
-            set_dotted(tree, key if "." in key else homes[key][0], value)
-        elif key in homes:
-            raise InputError(
-                f"argument {key!r} could mean {' or '.join(homes[key])}; pass it as **{{'{homes[key][0]}': ...}}"
-            )
+            tree = merge(tree, {key: section_tree(value)})
+        elif "." in key:
+            set_dotted(tree, key, value)
+        elif len(homes) == 1:
+            set_dotted(tree, homes[0], value)
+        elif homes:
+            raise InputError(f"argument {key!r} could mean {' or '.join(homes)}; pass it as **{{'{homes[0]}': ...}}")
         else:
             tree[key] = value
     return tree
+
+
+def homes_of(name: str) -> list[str]:
+    """The dotted keys that a bare name may stand for; sections that say how to train come before the others."""
+    homes = [dotted for dotted, _, _ in leaves(RunConfig) if dotted.rpartition(".")[2] == name]
+    first = [dotted for dotted in homes if dotted.partition(".")[0] in ("model", "rollout", "objective", "train")]
+    return first if len(first) == 1 else homes
 
 
 def section_tree(value: Any) -> Any:
@@ -151,8 +155,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Callable):
+    if callable(value):
         return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
-    if isinstance(value, str | int | float | bool | None):
+    if value is None or isinstance(value, str | int | float | bool):
         return value
     return f"<{type(value).__module__}.{type(value).__qualname__}>"

@@ -106,6 +106,15 @@ def leaves(section: type, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
         yield f"{prefix}{field.name}", default, sentence
 
 
+def item_dataclass(annotation: Any) -> type | None:
+    """The dataclass that a list or tuple annotation holds, if it holds one."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) not in (list, tuple):
+        return None
+    return next((found for part in typing.get_args(annotation) if (found := dataclass_of(part))), None)
+
+
 def refuse_unknown(tree: Mapping[str, Any], root: type, source: str) -> None:
     """Raise InputError for the first key that no options dataclass has, naming the nearest one."""
 
@@ -113,7 +122,12 @@ def refuse_unknown(tree: Mapping[str, Any], root: type, source: str) -> None:
         known = fields_of(section)
         for key, value in tree.items():
             if key not in known:
-                raise InputError(f"{source}: unknown key {prefix}{key}; {suggestion(str(key), prefix, root)}")
+                hint = suggestion(str(key), prefix, root) if "[" not in prefix else nearest(str(key), list(known))
+                raise InputError(f"{source}: unknown key {prefix}{key}; {hint}")
+            item = item_dataclass(known[key])
+            for number, entry in enumerate(value if item is not None and isinstance(value, list | tuple) else ()):
+                if item is not None and isinstance(entry, Mapping):
+                    walk(entry, item, f"{prefix}{key}[{number}].")
             child = dataclass_of(known[key])
             if child is None or value is None or dataclasses.is_dataclass(value):
                 continue
@@ -122,6 +136,11 @@ def refuse_unknown(tree: Mapping[str, Any], root: type, source: str) -> None:
             walk(value, child, f"{prefix}{key}.")
 
     walk(tree, root, "")
+
+
+def nearest(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
 
 
 def suggestion(key: str, prefix: str, root: type) -> str:

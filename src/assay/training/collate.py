@@ -110,6 +110,8 @@ class Collator:
     def score(self, batch: ScoringBatch, mask: torch.Tensor) -> Scored:
         """The passes without gradient that the objective needs before the first update of the round."""
         objective = self.objective
+        # What was sampled had no dropout; neither has what it is compared with.
+        self.policy.eval()
         old = self.options.updates_per_round > 1 or objective.needs_logps_for_advantages or objective.needs_values
         thresholds = old and objective.spec.top_entropy_quantile < 1
         found: dict[str, torch.Tensor | None] = {}

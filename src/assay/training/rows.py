@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ import torch
 from assay.errors import RunError
 from assay.objectives import Rows
 from assay.policy.batch import ScoringBatch
-from assay.records import Completion, Group
+from assay.records import Completion, Group, Segment
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,6 @@ class Window:
         useful = self.rows.mask.any(-1)
         return (useful if with_silent else useful & ~self.no_signal).nonzero().flatten().tolist()
 
-    def with_rows(self, **tensors: torch.Tensor | None) -> Window:
-        return replace(self, rows=replace(self.rows, **tensors))
-
 
 def tensors_of(completions: Sequence[Completion]) -> tuple[list[np.ndarray], torch.Tensor, torch.Tensor]:
     """Token arrays, authorship mask [N, T] and sampling log-probabilities [N, T] (NaN where there is none)."""
@@ -50,7 +48,7 @@ def tensors_of(completions: Sequence[Completion]) -> tuple[list[np.ndarray], tor
     return tokens, mask, sampling
 
 
-def only_segment(completion: Completion):
+def only_segment(completion: Completion) -> Segment:
     if len(completion.segments) != 1 or len(completion.segments[0]) == 0:
         raise RunError(
             f"a completion has {len(completion.segments)} token sequences of {[len(part) for part in completion.segments]} tokens; "
@@ -77,15 +75,15 @@ def scoring_batch(groups: Sequence[Group], tokens: Sequence[np.ndarray]) -> Scor
 def select(rows: Rows, indices: Sequence[int], width: int) -> Rows:
     """The tensors of some rows, cut to `width` tokens."""
     index = torch.as_tensor(indices, dtype=torch.long)
-
-    def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        if tensor is None:
-            return None
-        return tensor[index] if tensor.dim() == 1 else tensor[index, :width]
-
-    return Rows(**{field.name: cut(getattr(rows, field.name)) for field in fields(Rows)})
+    return mapped(rows, lambda tensor: tensor[index] if tensor.dim() == 1 else tensor[index, :width])
 
 
 def to_device(rows: Rows, device: torch.device) -> Rows:
-    moved = {field.name: getattr(rows, field.name) for field in fields(Rows)}
-    return Rows(**{name: None if tensor is None else tensor.to(device) for name, tensor in moved.items()})
+    return mapped(rows, lambda tensor: tensor.to(device))
+
+
+def mapped(rows: Rows, function: Callable[[torch.Tensor], torch.Tensor]) -> Rows:
+    """Every tensor that is there, through `function`."""
+    tensors: dict[str, Any] = {field.name: getattr(rows, field.name) for field in fields(Rows)}
+    changed: dict[str, Any] = {name: None if item is None else function(item) for name, item in tensors.items()}
+    return Rows(**changed)

@@ -41,6 +41,7 @@ class Updater:
         *,
         temperature: float,
         max_completion_length: int,
+        seed: int,
         ranks: Ranks,
         dump_folder: Path,
     ) -> None:
@@ -50,6 +51,7 @@ class Updater:
         self.options = options
         self.temperature = temperature
         self.max_completion_length = max_completion_length
+        self.seed = seed
         self.ranks = ranks
         self.dump_folder = dump_folder
         self.parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -63,7 +65,8 @@ class Updater:
         denominators = self.denominators(window, len(plan))
         if self.ranks.max(len(plan)) == 0:
             return Updated({"skipped_update": 1.0, "learning_rate": learning_rate, "grad_norm": 0.0}, skipped=True)
-        torch.manual_seed(step)
+        self.policy.train()
+        torch.manual_seed(self.seed + step)
         parts = [self.backward(window, indices, denominators) for indices in plan]
         self.ranks_sum_gradients()
         metrics = self.reduce(parts, window, denominators)

@@ -1,0 +1,184 @@
+"""`assay.train` as a user calls it: arguments, functions as rewards, results, refusals that lose nothing."""
+
+import json
+
+import pytest
+import torch
+
+import assay
+from assay.errors import InputError, RunError
+
+ROWS = [{"question": f"Say {word}.", "answer": word} for word in "one two three four five six seven eight nine ten".split()]
+
+
+def vowels(completions, **kwargs):
+    """Paid for vowels; random text has some, so groups differ."""
+    texts = [completion if isinstance(completion, str) else completion[-1]["content"] for completion in completions]
+    return [sum(letter in "aeiouAEIOU" for letter in text) / 4 for text in texts]
+
+
+@pytest.fixture
+def run(tiny_folder, tmp_path):
+    """Train a tiny model in a fresh run directory; keywords go on top."""
+
+    def start(**keys):
+        settings = {
+            "model": str(tiny_folder("llama")),
+            "dataset": ROWS,
+            "rewards": [vowels],
+            "preset": "grpo",
+            "output_dir": str(tmp_path / "runs"),
+            "name": "r",
+            "num_generations": 4,
+            "max_completion_length": 8,
+            "prompts_per_step": 2,
+            "steps": 2,
+            "learning_rate": 1e-2,
+            "dtype": "float32",
+            "prefix_sharing": True,
+            "lora_rank": 2,
+            "console": "quiet",
+            "heldout_size": 2,
+        }
+        return assay.train(**(settings | keys))
+
+    return start
+
+
+def test_a_run_is_a_directory_with_a_better_model_in_it(run):
+    seen = []
+    result = run(on_step=lambda step, metrics: seen.append((step, metrics["learning_rate"])))
+    assert seen == [(1, 1e-2), (2, 1e-2)]
+    directory = result.directory
+    assert {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "model", "summary.json"} <= {
+        path.name for path in directory.iterdir()
+    }
+    assert (directory / "checkpoints" / "step-2").is_dir()
+    for key in ("heldout_before", "heldout_after", "train_seconds", "steps", "seed"):
+        assert key in result.summary
+    assert json.loads((directory / "summary.json").read_text()) == result.summary
+    lines = [line for line in result.metrics() if "grad_norm" in line]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert "test_train:vowels" in (directory / "config.yaml").read_text()
+
+
+def test_the_saved_model_is_the_trained_one(run, tiny_folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    result = run(steps=3, learning_rate=5e-2)
+    tokenizer = AutoTokenizer.from_pretrained(result.model)
+    trained = AutoModelForCausalLM.from_pretrained(result.model, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder("llama"), dtype=torch.float32)
+    ids = torch.tensor([tokenizer("Say one.")["input_ids"]])
+    with torch.no_grad():
+        moved = (trained(ids).logits - base(ids).logits).abs().max()
+    assert moved > 1e-3
+
+
+def test_full_fine_tuning_saves_a_whole_model(run):
+    from transformers import AutoModelForCausalLM
+
+    result = run(lora=False, learning_rate=1e-3)
+    assert (result.model / "model.safetensors").exists()
+    AutoModelForCausalLM.from_pretrained(result.model)
+
+
+def test_finished_run_is_not_trained_again_and_more_steps_go_on(run):
+    first = run()
+    stamp = (first.directory / "checkpoints" / "step-2" / "weights.safetensors").stat().st_mtime_ns
+    assert run().summary == first.summary
+    assert (first.directory / "checkpoints" / "step-2" / "weights.safetensors").stat().st_mtime_ns == stamp
+    longer = run(steps=3)
+    assert longer.summary["steps"] == 3
+    assert [line["step"] for line in longer.metrics() if "grad_norm" in line] == [1, 2, 3]
+
+
+def test_resume_with_another_experiment_is_refused(run):
+    run()
+    with pytest.raises(InputError, match="began with train.learning_rate"):
+        run(learning_rate=1e-3, steps=4)
+    with pytest.raises(InputError, match="data.name"):
+        run(dataset=[*ROWS, {"question": "Say zero.", "answer": "zero"}], steps=4)
+
+
+def test_second_process_on_the_same_run_is_refused(run):
+    from assay.training.rundir import RunDirectory
+
+    directory = RunDirectory(run().directory)
+    with directory.lock(), pytest.raises(InputError, match="in use by process"):
+        run(steps=5)
+
+
+def test_a_round_without_signal_moves_nothing(run):
+    def nothing(completions, **kwargs):
+        return [0.0] * len(completions)
+
+    result = run(rewards=[nothing], steps=2)
+    lines = [line for line in result.metrics() if "skipped_update" in line]
+    assert [line["skipped_update"] for line in lines] == [1.0, 1.0]
+    from safetensors.torch import load_file
+
+    weights = load_file(result.directory / "checkpoints" / "step-2" / "weights.safetensors")
+    assert all(not tensor.any() for name, tensor in weights.items() if "lora_B" in name)
+
+
+def test_a_reward_that_raises_names_itself_and_the_run_goes_on_afterwards(run):
+    broken = {"now": True}
+
+    def sometimes(completions, **kwargs):
+        if broken["now"]:
+            raise KeyError("gold_answer")
+        return vowels(completions)
+
+    with pytest.raises(InputError, match=r"sometimes.*gold_answer"):
+        run(rewards=[sometimes])
+    broken["now"] = False
+    assert run(rewards=[sometimes]).summary["steps"] == 2
+
+
+def test_full_disk_keeps_the_last_checkpoint_and_says_how_to_go_on(run, monkeypatch):
+    """A real ENOSPC from the kernel: files of this process may not grow beyond a limit while the checkpoint is written."""
+    import errno
+
+    from assay.training import checkpoint
+
+    def full(tensors, path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run(steps=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        with pytest.raises(RunError, match=r"No space left.*step-2 is whole"):
+            run(steps=4)
+    assert run(steps=4).summary["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"dataset": []}, "has no rows"),
+        ({"dataset": [{"x": 1}]}, "column"),
+        ({"rewards": []}, "no reward function"),
+        ({"rewards": ["mathh"]}, "did you mean 'math'"),
+        ({"max_completion_length": 100000}, "context"),
+        ({"model": "/nowhere/at/all"}, "no such folder"),
+        ({"steps": -1}, "train.steps is -1"),
+        ({"preset": "ppo"}, None),
+        ({"num_generatons": 4}, "num_generations"),
+        ({"dataset": 7}, "give rows"),
+    ],
+)
+def test_bad_arguments_are_one_line_that_teaches(run, keys, says):
+    if says is None:
+        assert run(**keys).summary["steps"] == 2
+        return
+    with pytest.raises(InputError) as caught:
+        run(**keys)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unwritable_output_directory(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written|in the way"):
+        run(output_dir=str(tmp_path / "file"))

@@ -46,10 +46,13 @@ def tampering(case: Case) -> Finding | None:
         for flag in flags_of(row):
             kinds[flag] = kinds.get(flag, 0) + 1
     shown = ", ".join(f"{name} {count}" for name, count in sorted(kinds.items(), key=lambda item: -item[1])[:4])
+    pays = rate.low > other
     return Finding(
         "HK05",
-        "error",
-        "rewarded programs tamper with their grader",
+        "error" if pays else "info",
+        "rewarded programs tamper with their grader"
+        if pays
+        else "programs carry tampering flags, but the flagged ones are not the ones that are paid",
         f"{rate} of the rewarded completions carry flags ({shown}), {other:.1%} of the unrewarded",
         "grade from outside the program's process, with a result that it cannot forge; a list of patterns is no "
         "defence",

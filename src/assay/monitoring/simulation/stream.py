@@ -45,7 +45,7 @@ class World:
     group_size: int = 8
     pool: int = 600
     skill: float = -0.4
-    spread: float = 1.5
+    spread: float = 1.0
     gain: float = 0.03
     learning: Schedule | float = 1.0
     format_skill: float = 1.0

@@ -115,8 +115,9 @@ def test_repeating_the_command_goes_on(trainer, tmp_path):
     assert starts == {"good-seed0": 2, "fine-seed0": 2, "more-seed0": 1}
 
 
+@pytest.mark.parametrize("background", [False, True])  # a shell's background jobs begin with SIGINT ignored
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interruption_reaches_the_runs_once_and_leaves_none_behind(trainer, tmp_path, how):
+def test_interruption_reaches_the_runs_once_and_leaves_none_behind(trainer, tmp_path, how, background):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("{}")
     out = tmp_path / "out"
@@ -125,6 +126,8 @@ def test_interruption_reaches_the_runs_once_and_leaves_none_behind(trainer, tmp_
         f"sweep.run_sweep = functools.partial(sweep.run_sweep, command={trainer!r})\n"
         "import typer\napp = typer.Typer()\napp.command()(command.sweep)\napp()\n"
     )
+    if background:
+        script = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + script
     arguments = [sys.executable, "-c", script, str(recipe), "mode=last", "--seeds", "2", "--parallel", "2"]
     with subprocess.Popen([*arguments, "--output-dir", str(out)], stderr=subprocess.PIPE, text=True) as process:
         wait_for(lambda: len(list(out.glob("*/keys.json"))) == 2, process)

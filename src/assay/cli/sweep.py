@@ -38,7 +38,10 @@ def sweep(
         for run in plan.runs():
             print(f"assay train {plan.recipe} {' '.join(run.overrides)}")
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C: runs checkpoint
+    # A scheduler's stop is a Ctrl-C: runs checkpoint. A shell's background jobs begin with SIGINT ignored, which the
+    # runs would inherit, and then never hear of it.
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, signal.default_int_handler)
     try:
         ended = run_sweep(plan, parallel or given.get("parallel", 1), report)
     except KeyboardInterrupt:

@@ -54,28 +54,26 @@ def function_table(function: ast.FunctionDef) -> ast.AST | None:
     params = [arg.arg for arg in function.args.args if arg.arg not in ("self", "cls")]
     if not params:
         return None
-    pairs: list[ast.AST] = []
-    keys: list[object] = []
+    table = list(known_answers(function, params))
+    if not table or computes(function, params):
+        return None
+    keys = [key for _, key, _ in table]
+    rich = [key for key in keys if isinstance(key, tuple | list | dict) or (isinstance(key, str) and len(key) >= 20)]
+    numbers = sorted(key for key in keys if type(key) is int)
+    scattered = len(numbers) >= 3 and numbers != list(range(numbers[0], numbers[0] + len(numbers)))
+    numeric = all(isinstance(ast.literal_eval(value), int | float) for _, _, value in table if value is not None)
+    return table[0][0] if len(rich) >= 2 or (scattered and numeric) else None
+
+
+def known_answers(function: ast.FunctionDef, params: list[str]) -> Iterator[tuple[ast.AST, object, ast.expr | None]]:
+    """(where, literal input, literal answer) for every branch and every entry of a looked-up dict."""
     for node in ast.walk(function):
         if isinstance(node, ast.If) and len(node.body) == 1 and isinstance(node.body[0], ast.Return):
             key = matched(node.test, params)
             if key is not None and is_literal(node.body[0].value):
-                pairs.append(node)
-                keys.append(key)
-        elif (
-            isinstance(node, ast.Dict)
-            and is_literal(node)
-            and len(node.keys) >= 2
-            and looked_up(node, function, params)
-        ):
-            pairs += [key for key in node.keys if key is not None]
-            keys += [ast.literal_eval(key) for key in node.keys if key is not None]
-    if computes(function, params) or not pairs:
-        return None
-    rich = [key for key in keys if isinstance(key, tuple | list | dict) or (isinstance(key, str) and len(key) >= 20)]
-    numbers = sorted(key for key in keys if type(key) is int)
-    scattered = len(numbers) >= 3 and numbers != list(range(numbers[0], numbers[0] + len(numbers)))
-    return pairs[0] if len(rich) >= 2 or scattered else None
+                yield node, key, node.body[0].value
+        elif isinstance(node, ast.Dict) and is_literal(node) and looked_up(node, function, params):
+            yield from ((key, ast.literal_eval(key), value) for key, value in zip(node.keys, node.values) if key)
 
 
 def matched(test: ast.expr, params: list[str]) -> object | None:

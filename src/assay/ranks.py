@@ -1,4 +1,4 @@
-"""Ranks: the few collective operations that a run needs, the same with one process as with many. A leaf over torch.distributed."""
+"""Ranks: the few collective operations that a run needs, the same with one process as with many. A leaf."""
 
 from __future__ import annotations
 

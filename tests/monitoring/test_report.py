@@ -173,7 +173,8 @@ def test_the_rollouts_in_a_browser(directory, tmp_path):
         server.shutdown()
         server.server_close()
     assert "PWNED</title>" not in html
-    assert html.count('class="group"') == 20
+    # Twenty groups, and the page's own template of one.
+    assert html.count('class="group"') == 21
     assert "&lt;script&gt;document.title" in html
     assert "<img" not in html
     assert not console

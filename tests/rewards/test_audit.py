@@ -95,7 +95,8 @@ def test_a_form_is_not_asked_to_tell_right_from_wrong():
 
 
 MAIL = {
-    "customer_name": "A", "order_id": "ORD-12345", "issue_type": "refund", "refund_requested": True, "sentiment": "neutral",
+    "customer_name": "A", "order_id": "ORD-12345", "issue_type": "refund", "refund_requested": True,
+    "sentiment": "neutral",
 }  # fmt: skip
 
 

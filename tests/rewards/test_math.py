@@ -55,6 +55,28 @@ def test_reported_failures_of_other_verifiers(math):
     assert sum(wrong.values()) <= 0.01 * len(firm), wrong
 
 
+SAME = [
+    ("0.35", "35\\%", "\\frac{35}{100}"), ("2x+3", "y = 2x+3"), ("30^\\circ", "\\frac{\\pi}{6}"),
+    ("36", "\\$36"), ("4^{1/3}", "\\sqrt[3]{4}"), ("5 \\text{ cm}", "x=5"),
+    ("\\emptyset", "\\text{no real solutions}"),
+]  # fmt: skip
+
+
+def test_golds_equal_themselves_and_no_other(math):
+    """A hundred golds of every kind against one another: 10,000 chances to pay for the wrong thing."""
+    golds = (DATA / "math_golds.txt").read_text().splitlines()
+    same = {frozenset((a, b)) for group in SAME for a in group for b in group if a != b}
+    for answer in golds:
+        for gold in golds:
+            judged = math.judge(f"\\boxed{{{answer}}}", gold, {})
+            assert judged.outcome is not Outcome.ERROR, (answer, gold, judged.detail)
+            assert (judged.reward == 1.0) == (answer == gold or frozenset((answer, gold)) in same), (
+                answer,
+                gold,
+                judged,
+            )
+
+
 def test_unreadable_gold_is_never_a_reward_and_never_a_zero(math):
     for gold in ("", "   ", None, "N/A", "\\boxed{}", "nan"):
         judged = math.judge("\\boxed{5}", gold, {})

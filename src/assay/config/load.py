@@ -52,30 +52,32 @@ def load_recipe(path: str | Path, overrides: Iterable[str] | Mapping[str, Any] =
 def build_config(
     tree: Mapping[str, Any], source: str = "the recipe", overrides: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Preset, then `tree`, then `overrides`; checked as a whole."""
+    """Preset, then `tree`, then `overrides`; checked as a whole. A run's own config.yaml has the preset in it already."""
+    stored = "provenance" in tree
     tree, overrides = normalised(tree, source), normalised(overrides or {}, "command line")
     refuse_unknown(tree, RunConfig, source)
     refuse_unknown(overrides, RunConfig, "command line")
     asked = merge(tree, overrides)
     try:
-        return adapter().validate_python(merge(base_of(asked), asked))
+        return adapter().validate_python(asked if stored else over_preset(asked))
     except ValidationError as error:
         raise InputError(f"{source}: {explain(error)}") from error
 
 
-def base_of(asked: Tree) -> Tree:
-    """What the preset (and dialect) fill in beneath the keys that were asked for."""
+def over_preset(asked: Tree) -> Tree:
+    """What was asked for, on top of what the preset and the dialect fill in."""
     name = asked.get("preset", RunConfig.preset)
     if name is None:
-        return {}
+        return asked
     base = load_preset(name)
     objective_preset = base.pop("objective_preset")
     try:
         spec = preset(objective_preset, dialect=asked.get("dialect"), **asked.get("objective", {}))
     except ValueError as error:
         raise InputError(f"objective: {error}") from error
-    fields = plain(spec) if asked.get("dialect") else dict(PRESET_TABLES[objective_preset].fields)
-    return merge(base, {"objective": fields})
+    # The dialect has read the asked values in its framework's way, so its reading of them is what counts.
+    fields = plain(spec) if asked.get("dialect") else {**PRESET_TABLES[objective_preset].fields, **asked.get("objective", {})}
+    return {**merge(base, asked), "objective": fields}
 
 
 def normalised(tree: Mapping[str, Any], source: str) -> Tree:

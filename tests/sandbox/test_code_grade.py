@@ -50,7 +50,8 @@ def test_wall_limit(executor):
 
 def test_a_foreign_system_call_is_named(executor):
     program = (
-        "import ctypes, mmap, os\ndef f(a, b):\n    m = mmap.mmap(-1, 4096, prot=7)\n    m.write(bytes.fromhex('b814000000cd80c3'))\n"
+        "import ctypes, mmap, os\ndef f(a, b):\n    m = mmap.mmap(-1, 4096, prot=7)\n"
+        "    m.write(bytes.fromhex('b814000000cd80c3'))\n"
         "    return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()"
     )
     import platform
@@ -138,8 +139,9 @@ def test_tests_that_show_nothing_pay_nothing(executor):
 def test_hidden_test_text_never_reaches_the_program(executor):
     tests = AssertTests("SECRET = 'marker-9c1'\nassert f() == SECRET", "f")
     program = (
-        "import gc, sys\ndef f():\n    for o in gc.get_objects():\n        if isinstance(o, dict):\n            for v in list(o.values()):\n"
-        "                if isinstance(v, str) and 'marker' + '-' in v and len(v) < 99: return v[v.index('marker' + '-'):][:10]\n"
+        "import gc, sys\ndef f():\n    for o in gc.get_objects():\n        if not isinstance(o, dict): continue\n"
+        "        for v in list(o.values()):\n            if isinstance(v, str) and 'marker' + '-' in v and len(v) < 99:\n"
+        "                return v[v.index('marker' + '-'):][:10]\n"
     )
     assert executor.grade(program, tests).reward == 0.0
 

@@ -114,6 +114,14 @@ def test_standard_input_and_output(executor):
     assert executor.grade("print(1 / 3)", close).reward == 1.0
 
 
+def test_many_slow_cases_end_some_time(executor):
+    tests = StdioTests((("", "1\n"),) * 40)
+    slow = "x = sum(range(2_500_000))\nimport time; time.sleep(0.25); print(1)"
+    grade = executor.grade(slow, tests, Limits(wall_seconds=0.6))
+    assert grade.status is Status.WALL_LIMIT
+    assert 0 < grade.passed < 10
+
+
 def test_asserts_run_where_the_program_is_not(executor):
     tests = AssertTests("xs = [2, 1]\nassert f(xs) is None\nassert xs == [1, 2]\nassert candidate([3]) is None", "f")
     assert executor.grade("def f(xs): xs.sort()", tests).reward == 1.0
@@ -140,7 +148,8 @@ def test_hidden_test_text_never_reaches_the_program(executor):
     tests = AssertTests("SECRET = 'marker-9c1'\nassert f() == SECRET", "f")
     program = (
         "import gc, sys\ndef f():\n    for o in gc.get_objects():\n        if not isinstance(o, dict): continue\n"
-        "        for v in list(o.values()):\n            if isinstance(v, str) and 'marker' + '-' in v and len(v) < 99:\n"
+        "        for v in list(o.values()):\n"
+        "            if isinstance(v, str) and 'marker' + '-' in v and len(v) < 99:\n"
         "                return v[v.index('marker' + '-'):][:10]\n"
     )
     assert executor.grade(program, tests).reward == 0.0

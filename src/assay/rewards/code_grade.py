@@ -16,6 +16,7 @@ from assay.sandbox import Ended, InfraError, Limits, ProgramEnded, Run, RunResul
 from assay.sandbox.wire import WireError, encode
 
 TEST_GRACE_S = 4.0
+ALL_CASES_WALLS = 3.0  # separate runs of one program may together take this many wall limits
 DETAIL_CHARS = 500
 NO_USAGE = Usage()
 
@@ -213,12 +214,16 @@ async def grade_calls(session: Session, code: str, tests: CallTests, limits: Lim
     """Ask case after case; every case needs its own right answer, and the program a clean end."""
     if not tests.fresh_process_per_case:
         return await grade_cases(session, code, tests, tests.cases, limits, all_cases)
-    passed, worst = 0, Grade(Status.PASSED)
+    passed, worst, took = 0, Grade(Status.PASSED), 0.0
+    most = wall_for_all(session, limits)
     for case in tests.cases:
         grade = await grade_cases(session, code, tests, (case,), limits, all_cases)
         passed += grade.status is Status.PASSED
         worst = grade if worst.status is Status.PASSED else worst
-        if grade.status is not Status.PASSED and not all_cases:
+        took += grade.usage.wall_s
+        if took > most:
+            worst = too_slow(worst)
+        if worst.status is not Status.PASSED and (took > most or not all_cases):
             break
     return replace(worst, passed=passed, total=len(tests.cases))
 
@@ -277,18 +282,33 @@ def mark_answer(answer: dict[str, Any], case: Case, tests: CallTests) -> Grade |
 
 async def grade_stdio(session: Session, code: str, tests: StdioTests, limits: Limits | None, all_cases: bool) -> Grade:
     """Run the program once per case; the output must be right and the exit status 0."""
-    passed, first_failure, usage = 0, None, Usage()
+    passed, first_failure, usage, took = 0, None, Usage(), 0.0
+    most = wall_for_all(session, limits)
     job = {"mode": "script", "code": code}
     for given, wanted in tests.cases:
         result = await (await session.start(job, limits, given.encode())).finish()
         usage = larger(usage, result.usage)
         session.check()
+        took += result.usage.wall_s
         failure = mark_output(result, wanted, tests)
         passed += failure is None
         first_failure = first_failure or failure
-        if failure and not all_cases:
+        if took > most:
+            first_failure = too_slow(first_failure or Grade(Status.PASSED))
+        if first_failure and (took > most or not all_cases):
             break
     return replace(first_failure or Grade(Status.PASSED), passed=passed, total=len(tests.cases), usage=usage)
+
+
+def wall_for_all(session: Session, limits: Limits | None) -> float:
+    """Wall seconds that all runs of one program may take; the marking of one completion must end some time."""
+    return ALL_CASES_WALLS * (limits or session.pool.options.limits).wall_seconds
+
+
+def too_slow(grade: Grade) -> Grade:
+    if grade.status is not Status.PASSED:
+        return grade
+    return replace(grade, status=Status.WALL_LIMIT, detail="all cases together took too long")
 
 
 def mark_output(result: RunResult, wanted: str, tests: StdioTests) -> Grade | None:

@@ -278,6 +278,12 @@ OPEN: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 def shut_down(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pool: Pool, owner: int) -> None:
     if os.getpid() != owner:
         return
+    if (
+        threading.current_thread() is thread
+    ):  # the last reference fell on the pool's own thread, which cannot wait for itself
+        ending = loop.create_task(end_everything(pool))
+        ending.add_done_callback(lambda _: loop.stop())
+        return
     asyncio.run_coroutine_threadsafe(end_everything(pool), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

@@ -38,7 +38,7 @@ def workshop(tmp_path_factory):
         "rewards": {"functions": [f"{HERE / 'rewards.py'}:many_letters"], "correct_threshold": 0.25, "workers": 2},
         "curriculum": {"policy": "thompson"},
         "rollout": {"num_generations": 3, "max_completion_length": 8},
-        "objective": {"beta": 0.05, "entropy_target": 6.0},
+        "objective": {"beta": 0.05, "entropy_target": 6.0, "sync_ref_model": True, "ref_model_sync_steps": 2},
         "train": {"steps": STEPS, "prompts_per_step": 2, "steps_per_generation": 2, "learning_rate": 5e-3,
                   "checkpoint_every": 1, "lr_schedule": "cosine", "warmup_steps": 1},
         "eval": {"every": 2, "prompts": 2, "samples": 2},
@@ -107,6 +107,9 @@ def test_the_reference_run_has_something_to_lose(workshop):
     assert state["objective"]["entropy"]["value"] != 0
     assert state["optimizer"]["state"], "the optimiser has moments"
     assert state["producer"]["draws"] > 0
+    earlier = torch.load(directory / "checkpoints" / f"step-{STEPS - 2}" / "state.pt", weights_only=True)
+    moved = [name for name, weight in state["reference"].items() if not torch.equal(weight, earlier["reference"][name])]
+    assert moved, "the reference follows the policy"
 
 
 @pytest.mark.parametrize(

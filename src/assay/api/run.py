@@ -137,7 +137,7 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
     config, ranks, policy = session.config, session.ranks, session.policy
     objective = build(config.objective)
     if objective.needs_ref:
-        policy.keep_reference()
+        policy.keep_reference(moving=config.objective.sync_ref_model)
     if objective.needs_values and config.model.critic == "none":
         raise InputError("objective.baseline is value, which needs a critic; set model.critic to head or model")
     temperature = config.rollout.temperature

@@ -16,7 +16,7 @@ import transformers
 from torch import nn
 
 from assay.errors import InputError
-from assay.objectives.batch import PolicyOutputs
+from assay.objectives import PolicyOutputs, update_reference
 from assay.policy import adapters
 from assay.policy.attention import KEYWORD, shared_prefix_attention
 from assay.policy.batch import ScoringBatch
@@ -174,9 +174,12 @@ class Policy(nn.Module):
             outputs = self._score(batch, temperature, "none")
         return PolicyOutputs(logps=outputs.logps, entropies=None, values=None)
 
-    def keep_reference(self) -> None:
-        """Make what the policy is now the reference: free with fresh adapters, else a frozen copy of all weights."""
-        if self.has_adapters and not self._reference and self._adapters_are_fresh():
+    def keep_reference(self, *, moving: bool = False) -> None:
+        """Make what the policy is now the reference: free with fresh adapters, else a frozen copy of all weights.
+
+        `moving` always takes the copy, which `move_reference` needs.
+        """
+        if self.has_adapters and not self._reference and self._adapters_are_fresh() and not moving:
             return
         frozen = Policy(adapters.plain_copy(self.transformer), self.options, self.choices)
         own = {name: weight.detach().clone() for name, weight in self.named_full_weights()}
@@ -185,6 +188,22 @@ class Policy(nn.Module):
         if self.options.reference_device == "cpu":
             frozen.to("cpu")
         self._reference[:] = [frozen]
+
+    @torch.no_grad()
+    def move_reference(self, alpha: float) -> None:
+        """ref <- alpha * policy + (1 - alpha) * ref; alpha 1 resets it to the policy (ProRL, arXiv:2505.24864)."""
+        own = dict(self.named_full_weights())
+        for name, weight in self._reference[0].named_full_weights():
+            weight.copy_(update_reference(weight, own[name].to(weight), alpha))
+
+    def reference_state_dict(self) -> dict[str, torch.Tensor]:
+        """Weights of a reference copy; empty where the reference is the base model itself."""
+        return dict(self._reference[0].named_full_weights()) if self._reference else {}
+
+    @torch.no_grad()
+    def load_reference_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        for name, weight in self._reference[0].named_full_weights() if state else ():
+            weight.copy_(state[name])
 
     def _adapters_are_fresh(self) -> bool:
         return all(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from assay.objectives import Objective
+from assay.objectives import Objective, reference_is_due
 from assay.policy import Policy
 from assay.prompts import Curriculum
 from assay.ranks import Ranks
@@ -131,8 +131,15 @@ class Trainer:
                 rate = learning_rate(self.step, self.options, self.peak)
                 updated = self.updater(window, self.step, rate)
                 self.step += 1
+                self.move_reference()
                 self.monitor.step(self.step, {**measured, **updated.metrics}, groups)
                 groups, measured = (), {}
+
+    def move_reference(self) -> None:
+        """Let the reference follow the policy, where the objective says so and it is time."""
+        spec = self.objective.spec
+        if spec.sync_ref_model and reference_is_due(self.step, spec.ref_model_sync_steps):
+            self.policy.move_reference(spec.ref_model_mixup_alpha)
 
     def resume(self) -> bool:
         """Go back to the newest checkpoint, if there is one; what was logged after it is cut off."""
@@ -158,11 +165,13 @@ class Trainer:
         return {
             "step": self.step,
             "rounds": self.rounds,
+            "reference": self.policy.reference_state_dict() if self.objective.spec.sync_ref_model else {},
             **{name: part.state_dict() for name, part in self.parts().items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.rounds = state["step"], state["rounds"]
+        self.policy.load_reference_state_dict(state["reference"])
         for name, part in self.parts().items():
             part.load_state_dict(state[name])
 

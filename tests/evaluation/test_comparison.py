@@ -188,6 +188,31 @@ def test_crossed_difference_by_hand():
         setting_difference(before, after[:, :2])
 
 
+def test_crossed_variance_from_mean_squares():
+    """The half-width against the two-way analysis of variance, written out sum by sum."""
+    from scipy import stats
+
+    rng = np.random.default_rng(6)
+    before = 0.3 * rng.random((3, 40)) + np.array([[0.0], [0.1], [0.05]])
+    after = 0.3 * rng.random((3, 40)) + np.array([[0.2], [0.3], [0.0]]) + 0.4 * rng.random(40)
+    seed_part = residual = 0.0
+    for table in (before, after):
+        rows, columns, grand = table.mean(axis=1), table.mean(axis=0), table.mean()
+        seed_part += sum((row - grand) ** 2 for row in rows) / 2 / 3
+        cells = [(table[i, j] - rows[i] - columns[j] + grand) ** 2 for i in range(3) for j in range(40)]
+        residual += sum(cells) / (2 * 39) / (3 * 40)
+    change = [*(after.mean(axis=0) - before.mean(axis=0)), 3**-0.5, -(3**-0.5)]
+    problem_part = sum((value - sum(change) / 42) ** 2 for value in change) / 41 / 42
+    variance = problem_part + seed_part - residual
+    assert variance > max(problem_part, seed_part)  # the guard does not decide here
+    found = setting_difference(before, after)
+    half = (found.interval.high - found.interval.low) / 2
+    freedom = variance**2 / (
+        problem_part**2 / 39 + sum((table.mean(axis=1).var(ddof=1) / 3) ** 2 / 2 for table in (before, after))
+    )
+    assert half == pytest.approx(stats.t.ppf(0.975, freedom) * variance**0.5, rel=1e-9)
+
+
 def test_welch_equals_scipy():
     from scipy import stats
 

@@ -62,6 +62,8 @@ def test_shards_together_are_the_whole(tmp_path):
     for index in (2, 0, 1):
         sample_all(draw, Marker(), PROMPTS, 40, tmp_path / "three", shard=(index, 3))
     assert texts(tmp_path / "three") == texts(tmp_path / "one")
+    wrong = [text for text in texts(tmp_path / "one").values() if text != "right"]
+    assert len(set(wrong)) == len(wrong)  # no two units share random numbers
     counts = tally(tmp_path / "one", 40)
     np.testing.assert_array_equal(counts.n, 40)
     assert counts.c.sum() == sum(text == "right" for text in texts(tmp_path / "one").values())

@@ -67,7 +67,7 @@ def test_answers_are_never_executed(verifier, task, tmp_path):
 
 
 def test_a_power_tower_is_the_answers_fault():
-    quick = ReasoningGym(score_s=0.8, workers=1)
+    quick = ReasoningGym(score_s=1.5, workers=1)
     (row,) = gym_rows("countdown", 1, seed=2)
     judged = quick.judge("<answer>9**9**9**9</answer>", None, row)
     assert (judged.outcome, judged.reward) == (Outcome.WRONG, 0.0)

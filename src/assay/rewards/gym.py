@@ -6,7 +6,6 @@ that could call or reach into anything are refused before they get there.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import threading
@@ -61,7 +60,7 @@ def gym_rows(name: str, size: int, seed: int = 0, **config: Any) -> list[dict[st
     gym()
     if name not in dataset_names():
         raise InputError(f"reasoning-gym has no task {name!r}; it has {', '.join(dataset_names())}")
-    pool = WorkerPool("assay.rewards.gym:generate", 1, Limits(cpu_s=3600, wall_s=7200, memory_mb=0))
+    pool = WorkerPool("assay.rewards.gym_worker:generate", 1, Limits(cpu_s=3600, wall_s=7200, memory_mb=0))
     try:
         reply = pool.call({"name": name, "size": size, "seed": seed, "config": config})
     except JobFailed as error:
@@ -76,23 +75,6 @@ def row_of(name: str, packed: Any) -> dict[str, Any]:
     gold = "" if entry["answer"] is None else str(entry["answer"])
     column = json.dumps({"name": name, "entry": packed}, ensure_ascii=False)
     return {"prompt": entry["question"], "gold": gold, "task": name, ORIGIN: column}
-
-
-def generate(message: dict[str, Any]) -> dict[str, Any]:
-    """In the worker: the entries of a task."""
-    dataset = gym().create_dataset(message["name"], size=message["size"], seed=message["seed"], **message["config"])
-    return {"entries": [pack(dataset[index]) for index in range(message["size"])]}
-
-
-def handle(message: dict[str, Any]) -> dict[str, Any]:
-    """In the worker: the task's own score of an answer."""
-    origin = json.loads(message["origin"])
-    return {"score": float(scorer(origin["name"])(message["answer"], unpack(origin["entry"])))}
-
-
-@functools.lru_cache(maxsize=256)
-def scorer(name: str) -> Any:
-    return gym().get_score_answer_fn(name)
 
 
 def pack(value: Any) -> Any:
@@ -167,7 +149,7 @@ class ReasoningGym(Verifier):
         with self.lock:
             if self.pool is None:
                 gym()
-                self.pool = WorkerPool("assay.rewards.gym:handle", self.workers, self.limits)
+                self.pool = WorkerPool("assay.rewards.gym_worker:handle", self.workers, self.limits)
             return self.pool
 
     def render_gold(self, gold: Any, row: Mapping[str, Any]) -> str:

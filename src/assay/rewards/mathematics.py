@@ -98,7 +98,7 @@ class Math(Verifier):
             return correct(**told)
         if found.join == "list" and comparison.equal(", ".join([*reversed(others), answer]), reference):
             return correct(**told)
-        if found.join == "list" or all(comparison.equal(other, answer) for other in others):
+        if found.join == "list" or all(agree(comparison, other, answer) for other in others):
             return wrong("", **told)
         return unparsable("several different answers", **told)
 
@@ -138,6 +138,14 @@ class Math(Verifier):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.set_up()
+
+
+def agree(comparison: Comparison, one: str, other: str) -> bool:
+    """Whether two answers of a completion are the same; what cannot be read is another answer."""
+    try:
+        return comparison.equal(one, other)
+    except GoldUnreadable:
+        return False
 
 
 def plain_equal(answer: str, gold: str) -> bool:

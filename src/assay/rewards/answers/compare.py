@@ -10,6 +10,8 @@ from typing import Any
 from assay.rewards.answers.expression import is_expression, prepare
 from assay.rewards.answers.gate import too_costly
 from assay.rewards.answers.intervals import read_intervals, same_intervals
+from assay.rewards.answers.items import assignments, expand, items_of, plus_minus, squeeze
+from assay.rewards.answers.matrices import determinant, grid
 from assay.rewards.answers.normalise import normalise
 from assay.rewards.answers.numbers import Number, read_number, read_words, same_number
 from assay.rewards.answers.structure import (
@@ -18,7 +20,6 @@ from assay.rewards.answers.structure import (
     enclosed,
     read_base,
     read_list,
-    read_matrix,
     read_sequence,
     relations,
 )
@@ -139,7 +140,7 @@ class Comparison:
         number = read_number(answer)
         digits = re.fullmatch(r"[0-9A-Za-z]+", answer)
         return bool(digits and answer.upper() == reference[0]) or (
-            number is not None and number.value == base_value(*reference)
+            number is not None and number.unit is None and number.value == base_value(*reference)
         )
 
     def by_matrix(self, answer: str, gold: str, nested: bool) -> bool | None:
@@ -298,7 +299,7 @@ class Comparison:
         if reason := too_costly(answer) or too_costly(gold):
             self.notes.append(f"not evaluated: {reason}")
             return False
-        reply = self.algebra({"answer": prepare(answer), "gold": prepare(gold), "mode": mode, **places})
+        reply = self.algebra({"answer": spelled(answer), "gold": spelled(gold), "mode": mode, **places})
         if reply.get("unparsed") == "gold":
             raise GoldUnreadable(f"no expression that can be compared: {gold[:80]!r}")
         if reply.get("unparsed"):
@@ -307,16 +308,20 @@ class Comparison:
         return bool(reply.get("same"))
 
 
-def squeeze(text: str) -> str:
-    """Without spaces that mean nothing; those between two letters or digits stay."""
-    return re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
-
-
 def base_value(digits: str, base: int) -> int | None:
     try:
         return int(digits, base) if 2 <= base <= 36 else None
     except ValueError:
         return None
+
+
+def spelled(text: str) -> str:
+    """What the parser reads: an exact fraction where the text is a number, however it is written."""
+    number = read_number(text)
+    if number is None or number.unit is not None:
+        return prepare(text)
+    value = number.value
+    return str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def radians(degrees: Fraction) -> str:
@@ -359,105 +364,3 @@ def has_structure(text: str) -> bool:
         return True
     sequence = read_sequence(text)
     return sequence is not None
-
-
-def plus_minus(text: str) -> bool:
-    return "\\pm" in text or "\\mp" in text
-
-
-def items_of(text: str) -> Sequence_ | None:
-    """The items of a sequence, with names in front of them taken away where all are named alike."""
-    if named := assignments(text):
-        distinct = len({name for name, _ in named})
-        return Sequence_("tuple" if distinct == len(named) > 1 else "list", tuple(value for _, value in named))
-    single = assignment(text)
-    if single is not None:
-        text = single[1][-1]
-    if "\\cup" in text or "\\setminus" in text:
-        return finite_sets(text)
-    sequence = read_sequence(text)
-    if sequence is None and plus_minus(text):
-        return Sequence_("list", (text,))
-    if sequence is not None and sequence.kind == "list" and sequence.items:
-        first = assignment(sequence.items[0])
-        if first is not None and len(first[1]) == 1:
-            sequence = Sequence_("list", (first[1][0], *sequence.items[1:]))
-    return sequence
-
-
-def expand(sequence: Sequence_ | None) -> Sequence_ | None:
-    """`a \\pm b` as the two values that it stands for."""
-    if sequence is None or not any(map(plus_minus, sequence.items)):
-        return sequence
-    items: list[str] = []
-    for item in sequence.items:
-        stated = assignment(item)
-        item = stated[1][-1] if stated else item
-        if plus_minus(item):
-            items += [re.sub(r"\\pm", "+", item).replace("\\mp", "-"), re.sub(r"\\pm", "-", item).replace("\\mp", "+")]
-        else:
-            items.append(item)
-    return Sequence_(sequence.kind, tuple(re.sub(r"^\s*\+\s*", "", item) for item in items))
-
-
-def finite_sets(text: str) -> Sequence_ | None:
-    """Unions and differences of finite sets."""
-    parts = re.split(r"\\(cup|setminus)(?![A-Za-z])", text)
-    sets = [read_sequence(part.strip()) for part in parts[::2]]
-    if any(found is None or found.kind != "set" for found in sets):
-        return None
-    items = [squeeze(item) for item in sets[0].items] if sets[0] else []
-    for operator, found in zip(parts[1::2], sets[1:]):
-        others = [squeeze(item) for item in found.items] if found else []
-        if operator == "cup":
-            items += [item for item in others if item not in items]
-        else:
-            items = [item for item in items if item not in others]
-    return Sequence_("set", tuple(items))
-
-
-def assignments(text: str) -> list[tuple[str, str]] | None:
-    """`a = 3, b = 5` or `x = 1 or x = 2` as pairs; None unless there are several and all are assignments."""
-    parts = read_list(text)
-    named = [assignment(part) for part in parts or ()]
-    if not named or any(found is None or len(found[1]) != 1 for found in named):
-        return None
-    return [(squeeze(found[0]), found[1][0]) for found in named if found]
-
-
-def determinant(text: str) -> Fraction | None:
-    """The value of a numeric determinant of at most six rows, by exact elimination."""
-    found = read_matrix(text)
-    if found is None or found[1] != "vmatrix" or found[0] or not 0 < len(found[2]) <= 6:
-        return None
-    cells = [[read_number(normalise(cell)) for cell in row] for row in found[2]]
-    if any(len(row) != len(cells) for row in cells) or any(cell is None for row in cells for cell in row):
-        return None
-    rows = [[cell.value for cell in row if cell] for row in cells]
-    value = Fraction(1)
-    for column in range(len(rows)):
-        pivot = next((i for i in range(column, len(rows)) if rows[i][column]), None)
-        if pivot is None:
-            return Fraction(0)
-        if pivot != column:
-            rows[column], rows[pivot], value = rows[pivot], rows[column], -value
-        value *= rows[column][column]
-        for lower in range(column + 1, len(rows)):
-            factor = rows[lower][column] / rows[column][column]
-            rows[lower] = [a - factor * b for a, b in zip(rows[lower], rows[column])]
-    return value
-
-
-def grid(text: str) -> list[list[str]] | None:
-    """Matrix cells, with a scalar in front multiplied in; a determinant is no grid."""
-    found = read_matrix(text)
-    if found is None or found[1] in ("vmatrix", "Vmatrix"):
-        return None
-    factor, _, rows = found
-    if not factor:
-        return rows
-    scale = read_number(factor.rstrip("\\cdot ").strip()) if factor != "-" else Number(Fraction(-1))
-    cells = [[read_number(normalise(cell)) for cell in row] for row in rows]
-    if scale is None or any(cell is None for row in cells for cell in row):
-        return None
-    return [[str(scale.value * cell.value) for cell in row if cell] for row in cells]

@@ -23,7 +23,7 @@ SYNONYMS = [
     {"dne", "does not exist", "undefined", "doesn't exist"},
     {"\\infty", "infinity", "+\\infty", "inf", "+infinity"},
     {"-\\infty", "-infinity", "negative infinity", "-inf"},
-    {"yes", "y"}, {"no", "n"}, {"all real numbers", "\\mathbb{r}", "all reals", "(-\\infty,\\infty)"},
+    {"all real numbers", "\\mathbb{r}", "all reals", "(-\\infty,\\infty)"},
 ]  # fmt: skip
 NO_VALUE = {"?", "nan", "\\nan", "n/a", "null", "undefined", "\\text{nan}"}
 WORD = re.compile(r"[A-Za-z\u00c0-\uffff]+(?:['’-](?=[A-Za-z\u00c0-\uffff]{2})|[A-Za-z\u00c0-\uffff])+")

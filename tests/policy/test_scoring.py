@@ -1,10 +1,14 @@
 """Every fast way of scoring equals the plain one: transformers' own forward, one sequence at a time, log_softmax."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
+from peft.tuners import lora
 
 from assay.policy import ModelOptions, ScoringBatch, load_policy
+from assay.policy.fused_lora import FusedLoraLinear
 from assay.policy.tiny import ARCHITECTURES
 
 BATCHES = {
@@ -47,6 +51,16 @@ def make_exact(model):
     return model
 
 
+@contextlib.contextmanager
+def pefts_own_layers(policy):
+    fused = [module for module in policy.modules() if type(module) is FusedLoraLinear]
+    for module in fused:
+        module.__class__ = lora.Linear
+    yield
+    for module in fused:
+        module.__class__ = FusedLoraLinear
+
+
 def truth(policy, batch, temperature):
     """[B, T] log-probs and entropies, sequence by sequence, through the model's whole forward and all its logits."""
     logps, entropies = torch.zeros(batch.shape, dtype=torch.float64), torch.zeros(batch.shape, dtype=torch.float64)
@@ -68,8 +82,9 @@ def compare(policy, batch, tolerance, temperature=0.7):
     """Log-probs, entropies, and the gradients of a random linear functional of both."""
     weights = torch.randn(2, *batch.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     weights *= torch.from_numpy(batch.mask())
-    logps, entropies = truth(policy, batch, temperature)
-    expected = gradients(policy, (weights[0] * logps + weights[1] * entropies).sum())
+    with pefts_own_layers(policy):
+        logps, entropies = truth(policy, batch, temperature)
+        expected = gradients(policy, (weights[0] * logps + weights[1] * entropies).sum())
     outputs = policy(batch, temperature=temperature, entropies="grad")
     found = gradients(policy, (weights[0] * outputs.logps + weights[1] * outputs.entropies).sum())
     torch.testing.assert_close(outputs.logps.double(), logps, rtol=0, atol=tolerance)
@@ -216,3 +231,32 @@ def test_trainable_state_round_trips_exactly(tiny_folder):
     state.popitem()
     with pytest.raises(InputError, match="do not fit"):
         other.load_trainable_state_dict(state)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_base_trains_float32_adapters(tiny_folder, dtype):
+    exact = make_policy(tiny_folder("llama"), dtype=torch.float32)
+    half = load_policy(ModelOptions(path=str(tiny_folder("llama")), dtype=dtype), device="cpu")
+    half.load_trainable_state_dict(exact.trainable_state_dict())
+    assert sum(type(module) is FusedLoraLinear for module in half.modules()) == 14
+    batch = make_batch("two groups")
+    expected = gradients(exact, exact(batch).logps.sum())
+    outputs = half(batch)
+    assert outputs.logps.dtype == torch.float32
+    found = gradients(half, outputs.logps.sum())
+    for name, gradient in found.items():
+        assert gradient.dtype == torch.float32
+        cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0)
+        assert cosine > 0.98, f"{name}: {cosine}"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+def test_full_fine_tuning_in_half_precision_keeps_float32_weights(tiny_folder, dtype):
+    policy = load_policy(ModelOptions(path=str(tiny_folder("llama")), lora=False, dtype=dtype), device="cpu")
+    exact = load_policy(ModelOptions(path=str(tiny_folder("llama")), lora=False, dtype="float32"), device="cpu")
+    batch = make_batch("two groups")
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    found, expected = (gradients(p, p(batch).logps.sum()) for p in (policy, exact))
+    for name, gradient in found.items():
+        cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0)
+        assert cosine > 0.98, f"{name}: {cosine}"

@@ -101,7 +101,7 @@ def test_forked_cache_draws_from_the_models_distribution(tiny_folder):
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     policy = make_policy(tiny_folder("llama", vocab_size=10, **ids))
     engine = TransformersEngine.from_policy(policy, [])
-    prompt, count = (3, 4, 5), 20_000
+    prompt, count = (3, 4, 5), 8_000
     (group,) = generate(engine, [Request(prompt, Sampling(2), count, seed=1)])
     observed = np.zeros((10, 10))
     for completion in group:

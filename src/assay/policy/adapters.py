@@ -13,6 +13,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from assay.errors import InputError
+from assay.policy.fused_lora import fuse
 from assay.policy.options import ModelOptions
 
 
@@ -34,9 +35,11 @@ def add_adapters(model: nn.Module, options: ModelOptions) -> peft.PeftModel:
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
     try:
-        return peft.get_peft_model(model, config)
+        wrapped = peft.get_peft_model(model, config)
     except ValueError as error:
         raise InputError(f"model.lora_targets {options.lora_targets} fits no module of this model: {error}") from error
+    fuse(wrapped)
+    return wrapped
 
 
 def fused_expert_parameters(model: nn.Module) -> list[str] | None:

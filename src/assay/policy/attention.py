@@ -52,7 +52,11 @@ def shared_prefix_attention(
     """query [1, H, L, D], key and value [1, H_kv, L, D] -> [1, L, H, D]; each token sees its prompt and its own row."""
     refuse_unsupported(kwargs)
     window = kwargs.get("sliding_window")
-    if query.device.type == "cpu" and dropout == 0.0 and (window is None or window >= layout.longest):
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        # Rotary embeddings leave queries and keys in float32; the registered kernels would be cast by autocast.
+        query, key, value = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (query, key, value))
+    if kind == "cpu" and dropout == 0.0 and (window is None or window >= layout.longest):
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return structured_attention(query, key, value, layout, scale).transpose(1, 2).contiguous()
     out = F.scaled_dot_product_attention(

@@ -40,6 +40,8 @@ def report(
     target = output or run.directory / "report.html"
     if target.suffix != ".html":
         raise InputError(f"--output {str(target)!r} should end in .html")
+    if not target.parent.is_dir():
+        raise InputError(f"--output {str(target)!r}: the folder {str(target.parent)!r} does not exist")
     try:
         write_report(run, diagnosis, target)
     except OSError as error:

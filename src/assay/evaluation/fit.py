@@ -42,11 +42,6 @@ class SigmoidFit:
     identified: bool
     reason: str
 
-    def with_interval(self, interval: Interval) -> SigmoidFit:
-        """This fit with another interval of A, judged anew."""
-        reason = _missing(self.reach, interval)
-        return replace(self, interval=interval, identified=not reason, reason=reason)
-
     def predict(self, compute: float | np.ndarray) -> float | np.ndarray:
         """The curve at `compute`."""
         return sigmoid(compute, self.A, self.B, self.Cmid, self.R0)
@@ -64,11 +59,14 @@ def sigmoid(compute: float | np.ndarray, A: float, B: float, Cmid: float, R0: fl
 
 @dataclass(frozen=True)
 class Observations:
-    """Checked measurements: reward [N] at compute [N] with standard errors [N] (all 1 where they are not known)."""
+    """Checked measurements: reward [N] at compute [N] with standard errors [N] (all 1 where they are not known), of run
+    number `run` [N].
+    """
 
     compute: np.ndarray
     reward: np.ndarray
     error: np.ndarray
+    run: np.ndarray
     known_error: bool
     ceiling: float
 
@@ -76,6 +74,11 @@ class Observations:
     def cmid_range(self) -> tuple[float, float]:
         positive = self.compute[self.compute > 0]
         return float(positive.min()) / 10, float(positive.max()) * 100
+
+    def chosen(self, kept: np.ndarray) -> Observations:
+        """Those where `kept` [N] is True."""
+        arrays = {name: getattr(self, name)[kept] for name in ("compute", "reward", "error", "run")}
+        return replace(self, **arrays)
 
     def residuals(self, parameters: Mapping[str, float]) -> np.ndarray:
         return (np.asarray(sigmoid(self.compute, **parameters)) - self.reward) / self.error
@@ -99,6 +102,7 @@ def fit_sigmoid(
     reward: Any,
     *,
     error: Any = None,
+    runs: Any = None,
     initial: float | None = None,
     exclude_below: float = 0.0,
     ceiling: float = 1.0,
@@ -106,18 +110,19 @@ def fit_sigmoid(
 ) -> SigmoidFit:
     """Fit held-out reward [N] against cumulative compute [N], in any unit.
 
-    `error` [N] are standard errors of the rewards (None: one unknown noise level, estimated from the fit). `initial` is
+    `error` [N] are standard errors of the rewards (None: one unknown noise level, estimated from the fit). `runs` [N]
+    tells points of several runs (seeds) apart, whose scatter then widens the interval (`interval_of`). `initial` is
     a measured R0 to hold fixed; None fits it, and a point at compute 0 counts as a measurement of it. Points with
     0 < compute < `exclude_below` are left out: the first part of a run often rises off the curve. `ceiling` bounds A
     and R0 from above, 0 from below. Raises InputError for unequal lengths, values that are not finite, negative
     compute, or fewer than 5 points with compute above 0.
     """
-    data = observations(compute, reward, error, exclude_below, ceiling)
+    data = observations(compute, reward, error, runs, exclude_below, ceiling)
     fixed = {} if initial is None else {"R0": float(initial)}
     best, cost = _minimise(data, fixed)
     reach = float(data.compute.max()) / best["Cmid"]
     residual = float(np.sqrt(cost / len(data.compute)))
-    interval = profile(data, "A", fixed, level)
+    interval = interval_of(data, "A", fixed, level)
     reason = _missing(reach, interval)
     return SigmoidFit(
         **best,
@@ -130,18 +135,22 @@ def fit_sigmoid(
     )
 
 
-def fit_ceiling(
-    compute: Any,
-    reward: Any,
-    error: Any = None,
-    *,
-    initial: float | None = None,
-    exclude_below: float = 0.0,
-    ceiling: float = 1.0,
-) -> float:
-    """A alone, without its interval: `fit_sigmoid` for resampling."""
-    data = observations(compute, reward, error, exclude_below, ceiling)
-    return _minimise(data, {} if initial is None else {"R0": float(initial)})[0]["A"]
+def interval_of(data: Observations, name: str, fixed: Mapping[str, float], level: float = 0.95) -> Interval:
+    """The profile interval of a parameter, and where there are several runs at least that of the jackknife over runs.
+
+    Points of one run err together, which the profile cannot know; leaving out one run at a time shows it.
+    """
+    inside = profile(data, name, fixed, level)
+    runs = np.unique(data.run)
+    if len(runs) < 2:
+        return inside
+    centre = _scaled(name, _minimise(data, fixed)[0][name])
+    left_out = [_scaled(name, _minimise(data.chosen(data.run != run), fixed)[0][name]) for run in runs]
+    error = np.sqrt((len(runs) - 1) / len(runs) * np.square(left_out - np.mean(left_out)).sum())
+    half = stats.t.ppf((1 + level) / 2, len(runs) - 1) * error
+    smallest, largest = _range(data, name)
+    low, high = (float(_unscaled(name, end)) for end in (centre - half, centre + half))
+    return Interval(max(smallest, min(inside.low, low)), min(largest, max(inside.high, high)), level)
 
 
 def profile(data: Observations, name: str, fixed: Mapping[str, float], level: float = 0.95) -> Interval:
@@ -274,19 +283,21 @@ def _missing(reach: float, interval: Interval) -> str:
     return "; ".join(reasons)
 
 
-def observations(compute: Any, reward: Any, error: Any, exclude_below: float, ceiling: float) -> Observations:
+def observations(
+    compute: Any, reward: Any, error: Any, runs: Any, exclude_below: float, ceiling: float
+) -> Observations:
+    """Check and select what `fit_sigmoid` is given; raises InputError as it says."""
     compute, reward = np.asarray(compute, float), np.asarray(reward, float)
     errors = np.ones_like(reward) if error is None else np.asarray(error, float)
-    if compute.ndim != 1 or compute.shape != reward.shape or errors.shape != reward.shape:
+    numbers = np.zeros(reward.shape, int) if runs is None else np.unique(runs, return_inverse=True)[1]
+    if compute.ndim != 1 or not compute.shape == reward.shape == errors.shape == numbers.shape:
         raise InputError(f"the fit needs as many rewards as compute values, got {reward.shape} and {compute.shape}")
     if not (np.isfinite(compute).all() and np.isfinite(reward).all() and np.isfinite(errors).all()):
-        raise InputError(
-            "the fit needs finite compute, rewards and errors; leave out the points that were not measured"
-        )
+        raise InputError("the fit needs finite compute, rewards and errors; leave out what was not measured")
     if (compute < 0).any() or (errors <= 0).any():
         raise InputError("the fit needs compute of at least 0 and errors above 0")
     kept = (compute == 0) | (compute >= exclude_below)
     usable = int((compute[kept] > 0).sum())
     if usable < 5:
         raise InputError(f"the fit needs 5 points with compute above 0 and at least {exclude_below:g}; got {usable}")
-    return Observations(compute[kept], reward[kept], errors[kept], error is not None, ceiling)
+    return Observations(compute, reward, errors, numbers, error is not None, ceiling).chosen(kept)

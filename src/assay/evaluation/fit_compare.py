@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.evaluation.fit import SigmoidFit, fit_sigmoid, observations, profile
+from assay.evaluation.fit import SigmoidFit, fit_sigmoid, interval_of, observations
+from assay.evaluation.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -24,56 +25,49 @@ class Comparison:
 
 
 def compare_fits(
-    runs: Mapping[str, tuple[Any, Any, Any]], *, margin: float = 0.02, **options: Any
+    runs: Mapping[str, Sequence[Any]],
+    *,
+    margin: float = 0.02,
+    initial: float | None = None,
+    exclude_below: float = 0.0,
+    ceiling: float = 1.0,
 ) -> tuple[dict[str, SigmoidFit], list[Comparison]]:
-    """Fit every run {name: (compute, reward, error)} and compare pairs by A first, then by B.
+    """Fit every run {name: (compute, reward, error, runs)} and compare pairs by A first, then by B.
 
-    Ceilings closer than `margin` (the paper's error margin of A) are one: both runs are fitted again with the mean A,
-    and B decides where its profile intervals do not overlap. Ceilings that are not identified are not compared.
-    `options` go to `fit_sigmoid`.
+    The last two of a run's arrays may be missing or None; the options are `fit_sigmoid`'s. Ceilings closer than
+    `margin` (the paper's error margin of A) are one: both runs are fitted again with the mean A, and B decides where
+    its intervals do not overlap. Ceilings that are not identified are not compared.
     """
-    fits = {name: fit_sigmoid(*run[:2], error=run[2], **options) for name, run in runs.items()}
-    return fits, compare_pairs(fits, runs, margin, options)
+    arrays = {name: (*run, None, None)[:4] for name, run in runs.items()}
+    options = {"exclude_below": exclude_below, "ceiling": ceiling}
+    fits = {
+        name: fit_sigmoid(compute, reward, error=error, runs=number, initial=initial, **options)
+        for name, (compute, reward, error, number) in arrays.items()
+    }
 
+    def exponent(name: str, ceiling_a: float) -> Interval:
+        fixed = {"A": ceiling_a} | ({} if initial is None else {"R0": initial})
+        return interval_of(observations(*arrays[name], **options), "B", fixed)
 
-def compare_pairs(
-    fits: Mapping[str, SigmoidFit],
-    runs: Mapping[str, tuple[Any, Any, Any]],
-    margin: float,
-    options: Mapping[str, Any],
-) -> list[Comparison]:
-    """`compare_fits` for fits that exist; their intervals of A may be wider than the profile's."""
     names = list(fits)
     pairs = [(first, second) for index, first in enumerate(names) for second in names[index + 1 :]]
-    return [_compare(first, second, fits, runs, margin, options) for first, second in pairs]
+    return fits, [_compare(pair, fits, margin, exponent) for pair in pairs]
 
 
-def _compare(
-    first: str,
-    second: str,
-    fits: Mapping[str, SigmoidFit],
-    runs: Mapping[str, Any],
-    margin: float,
-    options: Mapping[str, Any],
-) -> Comparison:
+def _compare(pair: tuple[str, str], fits: Mapping[str, SigmoidFit], margin: float, exponent: Any) -> Comparison:
+    first, second = pair
     one, two = fits[first], fits[second]
     if not (one.identified and two.identified):
-        unknown = " and ".join(name for name in (first, second) if not fits[name].identified)
+        unknown = " and ".join(name for name in pair if not fits[name].identified)
         return Comparison(first, second, "", None, f"not identified yet: {unknown}")
-    if abs(one.A - two.A) > margin and (one.A not in two.interval and two.A not in one.interval):
+    if abs(one.A - two.A) > margin and one.A not in two.interval and two.A not in one.interval:
         better = first if one.A > two.A else second
         return Comparison(first, second, "A", better, f"ceiling {one.A:.3f} against {two.A:.3f}")
     shared = (one.A + two.A) / 2
-    intervals = []
-    for name in (first, second):
-        compute, reward, error = runs[name]
-        keep = {key: options[key] for key in ("exclude_below", "ceiling") if key in options}
-        data = observations(compute, reward, error, keep.get("exclude_below", 0.0), keep.get("ceiling", 1.0))
-        fixed = {"A": shared} | ({"R0": options["initial"]} if options.get("initial") is not None else {})
-        intervals.append(profile(data, "B", fixed, options.get("level", 0.95)))
-    detail = f"one ceiling {shared:.3f}; B {intervals[0]} against {intervals[1]}"
-    if intervals[0].low > intervals[1].high:
+    ours, theirs = exponent(first, shared), exponent(second, shared)
+    detail = f"one ceiling {shared:.3f}; B {ours} against {theirs}"
+    if ours.low > theirs.high:
         return Comparison(first, second, "B", first, detail)
-    if intervals[1].low > intervals[0].high:
+    if theirs.low > ours.high:
         return Comparison(first, second, "B", second, detail)
     return Comparison(first, second, "", None, f"not distinguishable: {detail}")

@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from assay.errors import InputError
-from assay.evaluation.fit import SigmoidFit, fit_ceiling, fit_sigmoid
-from assay.evaluation.fit_compare import Comparison, compare_pairs
-from assay.evaluation.intervals import Interval
+from assay.evaluation.fit import SigmoidFit
+from assay.evaluation.fit_compare import Comparison, compare_fits
 from assay.evaluation.runs import Run, Setting, group_settings, read_run
 
 HELDOUT = ("heldout/pass_rate", "heldout/accuracy", "heldout/reward")
 # What compute may be: num_tokens is processed tokens, seconds the wall clock of training without evaluation.
 COMPUTE = ("num_tokens", "seconds", "step")
 NORMAL_95 = 1.959964
-MARGIN = 0.02  # the paper's error margin of A, from repeated runs
 
 
 @dataclass(frozen=True)
@@ -33,11 +30,6 @@ class Measured:
     reward: np.ndarray
     error: np.ndarray | None
     run: np.ndarray
-
-    def without(self, run: int) -> Measured:
-        kept = self.run != run
-        error = None if self.error is None else self.error[kept]
-        return Measured(self.compute[kept], self.reward[kept], error, self.run[kept])
 
 
 @dataclass(frozen=True)
@@ -87,26 +79,9 @@ def fit_runs(
     if metric is None:
         raise InputError("the runs have no common held-out score; train with eval.prompts above 0, or name a --metric")
     points = {setting.label: measure(setting, metric, compute) for setting in settings}
-    options = {"initial": initial, "exclude_below": exclude_below}
-    fits = {label: fit_setting(found, options) for label, found in points.items()}
-    data = {label: (found.compute, found.reward, found.error) for label, found in points.items()}
-    return Scaling(metric, compute, points, fits, compare_pairs(fits, data, MARGIN, options))
-
-
-def fit_setting(points: Measured, options: Mapping[str, Any]) -> SigmoidFit:
-    """One fit over all runs. Points of one run err together, so with several runs the interval of A is at least that of
-    the jackknife over runs (Student's t), which the scatter between seeds makes wide.
-    """
-    whole = fit_sigmoid(points.compute, points.reward, error=points.error, **options)
-    runs = np.unique(points.run)
-    if len(runs) < 2:
-        return whole
-    parts = [points.without(run) for run in runs]
-    ceilings = np.array([fit_ceiling(part.compute, part.reward, part.error, **options) for part in parts])
-    error = np.sqrt((len(runs) - 1) / len(runs) * ((ceilings - ceilings.mean()) ** 2).sum())
-    half = float(stats.t.ppf(0.975, len(runs) - 1) * error)
-    low, high = min(whole.interval.low, whole.A - half), max(whole.interval.high, whole.A + half)
-    return whole.with_interval(Interval(max(0.0, low), min(1.0, high)))
+    data = {label: (found.compute, found.reward, found.error, found.run) for label, found in points.items()}
+    fits, comparisons = compare_fits(data, initial=initial, exclude_below=exclude_below)
+    return Scaling(metric, compute, points, fits, comparisons)
 
 
 def measure(setting: Setting, metric: str, compute: str) -> Measured:

@@ -3,9 +3,10 @@
     python benchmarks/sandbox.py speed [--programs 300] [--rounds 5] [--bwrap PATH]
     python benchmarks/sandbox.py soak [--programs 10000]
 
-`speed` interleaves the contestants round by round in one run, so that other load falls on all of them, and prints programs a second
-and ratios. The same programs with the same five calls each; cold interpreters get them as a script that prints the five results.
-"cold + imports" also imports the standard modules that our workers have warm, which programs of such datasets use.
+`speed` interleaves the contestants round by round in one run, so that other load falls on all of them, and prints
+programs a second and ratios. The same programs with the same five calls each; cold interpreters get them as a script
+that prints the five results. "+ imports" also imports the standard modules that such programs use and that our workers
+have warm.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from assay.rewards.code_grade import LocalExecutor, Status
 from assay.rewards.code_tests import CallTests, StdioTests
 from assay.sandbox import Limits, Sandbox, SandboxOptions
 
-TASKS = [
+TASKS: list[tuple[str, list[Any]]] = [
     ("def f(a, b): return a * a + b * b", [((n, n + 1), n * n + (n + 1) ** 2) for n in range(5)]),
     ("def f(s): return s == s[::-1]", [((s,), s == s[::-1]) for s in ("abba", "abc", "", "x", "racecar")]),
     ("def f(xs): return sorted(xs)", [((list(range(n, 0, -1)),), list(range(1, n + 1))) for n in range(1, 6)]),
-    ("from collections import Counter\ndef f(s): return dict(Counter(s))", [(("a" * n,), {"a": n}) for n in range(1, 6)]),
-    ("import math\ndef f(n): return math.factorial(n)", [((n,), v) for n, v in ((0, 1), (1, 1), (5, 120), (6, 720), (7, 5040))]),
+    ("from collections import Counter\ndef f(s): return dict(Counter(s))", [(("aab",), {"a": 2, "b": 1})] * 5),
+    ("import math\ndef f(n): return math.factorial(n)", [((0,), 1), ((1,), 1), ((5,), 120), ((6,), 720), ((7,), 5040)]),
     ("import re\ndef f(s): return re.findall(r'\\d+', s)", [((f"a{n}b",), [str(n)]) for n in range(5)]),
 ]  # fmt: skip
-WARM = "import collections, heapq, bisect, itertools, functools, re, json, math, random, decimal, datetime, typing, dataclasses"
+WARM = "import collections, heapq, bisect, itertools, functools, re, json, math, random, decimal, datetime, dataclasses"
 USUAL_BWRAP = "--unshare-all --die-with-parent --ro-bind / / --dev /dev --tmpfs /tmp --clearenv --cap-drop ALL".split()  # noqa: SIM905
 
 
@@ -60,7 +62,14 @@ def cold(count: int, prefix: list[str], imports: str, workers: int) -> float:
     ]
 
     def one(index: int) -> None:
-        command = [*prefix, sys._base_executable, "-I", "-S", "-c", scripts[index % len(scripts)]]
+        command = [
+            *prefix,
+            getattr(sys, "_base_executable", sys.executable),
+            "-I",
+            "-S",
+            "-c",
+            scripts[index % len(scripts)],
+        ]
         done = subprocess.run(command, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr.decode()
 
@@ -97,9 +106,8 @@ def speed(programs: int, rounds: int, bwrap: str | None, level: str) -> None:
         ratio = statistics.median(ours / theirs for ours, theirs in zip(contestants[best], rates, strict=True))
         print(f"{name:36} {statistics.median(rates):7.1f} programs/s   ours is {ratio:5.2f}x")
     latencies.sort()
-    print(
-        f"wall time of one program: p50 {latencies[len(latencies) // 2] * 1e3:.1f} ms, p95 {latencies[int(len(latencies) * 0.95)] * 1e3:.1f} ms"
-    )
+    p50, p95 = (latencies[int(len(latencies) * q)] * 1e3 for q in (0.5, 0.95))
+    print(f"wall time of one program: p50 {p50:.1f} ms, p95 {p95:.1f} ms")
 
 
 HOSTILE = [
@@ -112,10 +120,6 @@ HOSTILE = [
     "import os\nos.write(3, b'garbage' * 1000)\ndef f(*a): return 0",
     "import ctypes\nctypes.string_at(0)",
 ]
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def resident() -> float:
@@ -133,56 +137,55 @@ def command(pid: str) -> bytes:
         return b""
 
 
+def state() -> dict[str, set[str]]:
+    """What a sandbox could leave behind, by name."""
+    return {
+        "descriptors": set(os.listdir("/proc/self/fd")),
+        "processes": processes(),
+        "mounts": set(Path("/proc/self/mounts").read_text().splitlines()),
+        "control groups": set(Path("/proc/self/cgroup").read_text().splitlines()),
+        "temporary files": {name for name in os.listdir(tempfile.gettempdir()) if "assay" in name},
+    }
+
+
+def batch(rng: random.Random, count: int) -> tuple[list[tuple[str, Any]], list[bool]]:
+    """Programs with their tests, and which of them are honest: 19 of 20, a fifth of those by standard input."""
+    jobs: list[tuple[str, Any]] = []
+    honest = [rng.random() >= 0.05 for _ in range(count)]
+    for good in honest:
+        code, cases = rng.choice(TASKS)
+        if good and rng.random() < 0.2:
+            jobs.append(("print(sum(map(int, input().split())))", StdioTests((("3 4\n", "7\n"),))))
+        else:
+            jobs.append((code if good else rng.choice(HOSTILE), CallTests("f", tuple(cases))))
+    return jobs, honest
+
+
 def soak(programs: int) -> None:
-    """Mixed programs, one in twenty hostile; fails where an honest one is judged wrong, a hostile one paid, or anything is left."""
+    """Fails where an honest program is judged wrong, a hostile one paid, or anything is left behind."""
     rng = random.Random(0)
-    small = Limits(cpu_seconds=1, wall_seconds=8, memory_mb=128)
-    before = (
-        open_files(),
-        processes(),
-        Path("/proc/self/mounts").read_text(),
-        sorted(os.listdir(tempfile.gettempdir())),
-    )
-    wrong: list[str] = []
-    memory: list[float] = []
+    before, wrong, memory = state(), list[str](), list[float]()
     start = time.perf_counter()
-    with Sandbox(SandboxOptions(limits=small)) as box:
+    with Sandbox(SandboxOptions(limits=Limits(cpu_seconds=1, wall_seconds=8, memory_mb=128))) as box:
         executor = LocalExecutor(box)
         for first in range(0, programs, 500):
-            jobs, honest = [], []
-            for _ in range(min(500, programs - first)):
-                honest.append(rng.random() >= 0.05)
-                code, cases = rng.choice(TASKS)
-                if not honest[-1]:
-                    code = rng.choice(HOSTILE)
-                if honest[-1] and rng.random() < 0.2:
-                    jobs.append(("print(sum(map(int, input().split())))", StdioTests((("3 4\n", "7\n"),))))
-                else:
-                    jobs.append((code, CallTests("f", tuple(cases))))
+            jobs, honest = batch(rng, min(500, programs - first))
             for index, grade in executor.grade_many(jobs):
                 if grade.reward != float(honest[index]):
-                    wrong.append(f"{'honest' if honest[index] else 'hostile'}: {grade}")
+                    wrong.append(f"{'honest' if honest[index] else 'hostile'}: {grade}\n")
             gc.collect()
             memory.append(resident())
-            print(f"{first + len(jobs)} programs, {len(wrong)} wrong verdicts, {memory[-1]:.0f} MiB", file=sys.stderr)
+            print(f"{first + len(jobs)} programs, {len(wrong)} wrong, {memory[-1]:.0f} MiB", file=sys.stderr)
         retries = box.retries
     elapsed = time.perf_counter() - start
-    after = (
-        open_files(),
-        processes(),
-        Path("/proc/self/mounts").read_text(),
-        sorted(os.listdir(tempfile.gettempdir())),
-    )
-    names = ("descriptors", "processes", "mounts", "temporary files")
-    left = [name for name, one, other in zip(names, before[:3], after[:3], strict=False) if one != other]
-    left += [f"file {x}" for x in set(after[3]) - set(before[3]) if "assay" in x]
-    growth = memory[-1] - memory[min(1, len(memory) - 1)]
+    after = state()
+    left = [f"{name}: {after[name] - before[name]}" for name in before if len(after[name]) > len(before[name])]
+    print(f"{programs} programs in {elapsed:.0f} s ({rate(programs, elapsed):.0f}/s), {len(wrong)} wrong verdicts")
     print(
-        f"{programs} programs in {elapsed:.0f} s ({programs / elapsed:.0f}/s), {len(wrong)} wrong verdicts, retries {retries}"
+        f"retries {retries}; left behind: {', '.join(left) or 'nothing'}; memory {memory[0]:.0f} -> {memory[-1]:.0f} MiB"
     )
-    print(f"left behind: {', '.join(left) or 'nothing'}; memory {memory[0]:.0f} -> {memory[-1]:.0f} MiB")
-    print("\n".join(wrong[:20]), end="")
-    sys.exit(bool(wrong or left or growth > 20))
+    print(*wrong[:20], sep="", end="")
+    sys.exit(bool(wrong or left or memory[-1] - memory[min(1, len(memory) - 1)] > 20))
 
 
 def main() -> None:

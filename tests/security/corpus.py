@@ -203,6 +203,7 @@ CHEATS = {
     "id_big_hex": ("calls", FORGE + "def f(a, b): leave({'value': {'$': 'int', 'v': '0x' + 'f' * 900000}})"),
     "id_bad_hex": ("calls", FORGE + "def f(a, b): leave({'value': {'$': 'int', 'v': '0x_1_9'}})"),
     "id_surplus": ("plain", FORGE + "def f(a, b): put({'value': a * a + b * b}); return a * a + b * b"),
+    "id_surplus_at_the_end": ("one", FORGE + "def f(a, b): put({'value': a * a + b * b}); return a * a + b * b"),
     "id_thousand": ("plain", FORGE + "def f(a, b):\n for _ in range(1000): put({'value': a * a + b * b})\n return a * a + b * b"),
     "id_collision_set": ("set", FORGE + "def f(a, b): leave({'value': {'$': 'set', 'v': [{'$': 'int', 'v': hex(i * (2**61 - 1))} for i in range(1, 20000)]}})"),
     "id_duplicate_members": ("set", FORGE + "def f(a, b): leave({'value': {'$': 'set', 'v': [1, 1, 1]}})"),
@@ -425,6 +426,11 @@ ESCAPES = {
         "import assay.sandbox.wire as w\n"
         "for p in (os.__file__, os.path.dirname(os.__file__) + '/sitecustomize.py', sys.executable, '/usr/lib/x', '/lib/x', '/etc/ld.so.preload', w.__file__):\n"
         " attempt(p, lambda: os.open(p, os.O_WRONLY | os.O_CREAT))\n attempt('truncate ' + p, lambda: os.truncate(p, 0))\n attempt('utime ' + p, lambda: os.utime(p))\n attempt('chmod ' + p, lambda: os.chmod(p, 0o777))"
+    ),
+    "thread_count": (  # where the kernel counts them for us; elsewhere the zygote looks every tick
+        "import threading\nif not os.path.isdir('/box'): raise SystemExit\nthreading.stack_size(65536)\nn = 0\ntry:\n"
+        " for n in range(200): threading.Thread(target=time.sleep, args=(0.2,), daemon=True).start()\nexcept RuntimeError: pass\n"
+        "if n > 16: escaped(f'{n} threads of 16')"
     ),
     "int80": (
         "import mmap\nif os.uname().machine != 'x86_64': raise SystemExit\n"

@@ -169,6 +169,7 @@ def tests_for(kind: str):
         return AssertTests(asserts[kind], "f")
     return {
         "calls": lambda: CallTests("f", (*two, (("secret", 0), MARKER))),
+        "one": lambda: CallTests("f", (((3, 4), 25),)),
         "plain": lambda: CallTests("f", tuple(two)),
         "ones": lambda: CallTests("f", (((1, 0), 1), ((0, 1), 1))),
         "set": lambda: CallTests("f", (((1, 2), {1, 2, 3}),)),

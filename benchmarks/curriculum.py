@@ -8,6 +8,7 @@ prompts reach a mean pass rate of 0.8. Every seed is a pool of its own, and all 
 alone is given true initial difficulties.
 
     python benchmarks/curriculum.py [--seeds 20] [--json]
+    python benchmarks/curriculum.py --model runs/curriculum    # once with a real model: uniform against the default
 """
 
 from __future__ import annotations
@@ -126,6 +127,51 @@ def measure(world: dict[str, float], plans: Sequence[str], seeds: int, size: int
     return found
 
 
+MODEL_RECIPE: dict[str, Any] = {
+    "preset": "dapo",
+    "model": {"path": "smollm2", "lora_rank": 16},
+    "data": {
+        "mixture": [
+            {
+                "name": "email_json",
+                "train_size": 24,
+                "heldout_size": 48,
+                "options": {"fields": ["customer_name", "order_id"]},
+            },
+            {"name": "multiplication", "train_size": 36, "heldout_size": 0, "options": {"digits": 6}},
+        ]
+    },
+    "rewards": {
+        "functions": [
+            {"fn": "json_fields", "tasks": ["email_json"]},
+            {"fn": "numeric", "tasks": ["multiplication"]},
+        ]
+    },
+    "rollout": {"num_generations": 8, "max_completion_length": 32},
+    "train": {"steps": 24, "prompts_per_step": 4, "learning_rate": 3e-4, "checkpoint_every": 1000},
+    "eval": {"every": 6, "prompts": 48, "samples": 0, "kl_to_base": False},
+    "monitoring": {"console": "quiet"},
+}
+
+
+def train_model(folder: str, seed: int) -> dict[str, Any]:
+    """The quick-start model on e-mails with two fields to learn (40%) and six-digit products (60%, hopeless)."""
+    import assay
+
+    found: dict[str, Any] = {}
+    for policy in ("uniform", "thompson"):
+        tree = {**MODEL_RECIPE, "name": policy, "output_dir": folder, "seed": seed, "curriculum": {"policy": policy}}
+        lines = assay.train(tree).metrics()
+        mixed = [line["groups/frac_mixed"] for line in lines if "groups/frac_mixed" in line]
+        found[policy] = {
+            "completions": 32 * len(mixed),
+            "mixed": sum(mixed) / len(mixed),
+            "mixed_second_half": sum(mixed[len(mixed) // 2 :]) / len(mixed[len(mixed) // 2 :]),
+            "heldout": {line["step"]: line["heldout/accuracy"] for line in lines if "heldout/accuracy" in line},
+        }
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
@@ -133,7 +179,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="groups in an update")
     parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=list(PLANS))
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--model", metavar="FOLDER", help="train the quick-start model instead, in this folder")
     given = parser.parse_args()
+    if given.model:
+        print(json.dumps(train_model(given.model, seed=0), indent=2))
+        return
     plans = ["uniform", *(plan for plan in given.plans if plan != "uniform")]
     found = {name: measure(world, plans, given.seeds, given.size, given.batch) for name, world in WORLDS.items()}
     if given.json:

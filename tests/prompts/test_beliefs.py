@@ -25,11 +25,11 @@ def test_discounted_counts_by_hand():
 def test_streaks_count_uniform_groups_in_a_row():
     beliefs = Beliefs()
     seen = []
-    for right, wrong in [(8, 0), (8, 0), (0, 8), (0, 8), (0, 8), (4, 4), (8, 0), (0, 0)]:
+    for right, wrong in [(8, 0), (8, 0), (0, 8), (0, 8), (8, 0), (0, 8), (4, 4), (8, 0), (0, 0)]:
         beliefs.observe("k", right, wrong, 0)
         seen.append(int(beliefs.streak[0]))
-    assert seen == [1, 2, -1, -2, -3, 0, 1, 1]
-    assert beliefs.visits[0] == 7  # a group of which nothing could be judged is no visit
+    assert seen == [1, 2, -1, -2, 1, -1, 0, 1, 1]
+    assert beliefs.visits[0] == 8  # a group of which nothing could be judged is no visit
 
 
 def test_known_counts_seed_only_unseen_prompts():

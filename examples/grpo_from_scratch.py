@@ -122,7 +122,7 @@ def full(options):
     print(f"held-out accuracy {result.summary['heldout_before']:.3f} -> {result.summary['heldout_after']:.3f}")
 
 
-if __name__ == "__main__":
+def parse(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--smoke", action="store_true", help="tabular policies, seconds on a CPU")
@@ -133,5 +133,9 @@ if __name__ == "__main__":
     parser.add_argument("--is-level", default="token", choices=["token", "sequence"])
     parser.add_argument("--max-steps", type=int, default=300)
     parser.add_argument("--report-to", default="none")
-    options = parser.parse_args()
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    options = parse()
     smoke() if options.smoke else full(options)

@@ -59,3 +59,32 @@ def test_mixed_groups_do_have_a_gradient(example):
     loss, _, _ = example.update(logits, logits.detach(), tokens, mask, rewards, example.OBJECTIVES["dr_grpo"])
     loss.backward()
     assert logits.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--loss-type", "dr_grpo", "--scale-rewards", "none"], ("dr_grpo", "none", "token", 0.2, 1)),
+        (["--is-level", "sequence"], ("grpo", "group", "sequence", 3e-4, 8)),
+    ],
+)
+def test_full_asks_for_the_run_that_it_describes(example, monkeypatch, arguments, expected):
+    """Everything up to the training itself: the keys are known, the values fit together."""
+    import assay.api.run
+
+    seen = []
+
+    def stop(config, **rest):
+        seen.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(assay.api.run, "run", stop)
+    options = example.parse(["--full", "--max-steps", "12", "--report-to", "trackio", *arguments])
+    with pytest.raises(KeyboardInterrupt):
+        example.full(options)
+    objective, train = seen[0].objective, seen[0].train
+    found = (objective.loss_type, objective.scale_rewards, objective.importance_sampling_level, objective.epsilon)
+    assert (*found, train.steps_per_generation) == expected
+    assert (train.steps, seen[0].monitoring.trackers) == (12, ("trackio",))
+    assert objective.mask_truncated_completions
+    assert (seen[0].data.heldout_split, seen[0].data.heldout_size) == ("test", 200)

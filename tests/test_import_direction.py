@@ -11,7 +11,13 @@ ORDER = [
     "rollouts", "training", "monitoring", "evaluation", "config", "api", "cli",
 ]  # fmt: skip
 LEAVES = {"errors", "records", "ranks", "objectives", "sandbox"}
-ALLOWED_THIRD_PARTY = {"objectives": {"torch"}, "sandbox": set(), "records": {"numpy"}, "errors": set(), "ranks": {"torch", "accelerate"}}
+ALLOWED_THIRD_PARTY = {
+    "objectives": {"torch"},
+    "sandbox": set(),
+    "records": {"numpy"},
+    "errors": set(),
+    "ranks": {"torch", "accelerate"},
+}
 
 
 def room_of(path: Path) -> str:

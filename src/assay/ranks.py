@@ -23,7 +23,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, items: list[T]) -> list[T]:
-        """The items that fall to this rank: every `world`-th, so that which rank has which depends on position alone."""
+        """The items that fall to this rank, every `world`-th: which rank has which depends on position alone."""
         return items[self.rank :: self.world]
 
     def interleave(self, shares: list[list[T]]) -> list[T]:

@@ -95,7 +95,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class VersionSpan:
-    """Tokens from `start` on (an index into the trajectory's policy-authored tokens) were written by policy `version`."""
+    """Tokens from `start` on (an index into the policy-authored tokens) were written by policy `version`."""
 
     start: int
     version: int

@@ -8,7 +8,10 @@ import torch
 import assay
 from assay.errors import InputError, RunError
 
-ROWS = [{"question": f"Say {word}.", "answer": word} for word in "one two three four five six seven eight nine ten".split()]
+ROWS = [
+    {"question": f"Say {word}.", "answer": word}
+    for word in ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+]
 
 
 def vowels(completions, **kwargs):
@@ -95,9 +98,9 @@ def test_finished_run_is_not_trained_again_and_more_steps_go_on(run):
 
 def test_resume_with_another_experiment_is_refused(run):
     run()
-    with pytest.raises(InputError, match="began with train.learning_rate"):
+    with pytest.raises(InputError, match=r"began with train\.learning_rate"):
         run(learning_rate=1e-3, steps=4)
-    with pytest.raises(InputError, match="data.name"):
+    with pytest.raises(InputError, match=r"data\.name"):
         run(dataset=[*ROWS, {"question": "Say zero.", "answer": "zero"}], steps=4)
 
 
@@ -137,7 +140,6 @@ def test_a_reward_that_raises_names_itself_and_the_run_goes_on_afterwards(run):
 
 
 def test_full_disk_keeps_the_last_checkpoint_and_says_how_to_go_on(run, monkeypatch):
-    """A real ENOSPC from the kernel: files of this process may not grow beyond a limit while the checkpoint is written."""
     import errno
 
     from assay.training import checkpoint
@@ -180,5 +182,5 @@ def test_bad_arguments_are_one_line_that_teaches(run, keys, says):
 
 def test_unwritable_output_directory(run, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written|in the way"):
+    with pytest.raises(InputError, match=r"cannot be written|in the way"):
         run(output_dir=str(tmp_path / "file"))

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: help at once, one line where something is wrong, exit statuses, machine output."""
+"""The command line as a person meets it: help at once, errors in one line, exit statuses, machine output."""
 
 import importlib
 import json
@@ -30,7 +30,8 @@ def assay(monkeypatch, capsys):
 
 
 def test_help_lists_every_command_without_loading_torch():
-    code = "import sys; sys.argv=['assay','--help']\nfrom assay.cli.main import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    code = "import sys; from assay.cli.main import app; app(['--help'], standalone_mode=False)"
+    code += "; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for command in COMMANDS:
         assert f"\n  {command} " in done.stdout
@@ -86,8 +87,8 @@ def test_from_a_dataset_to_a_better_model(assay, tiny_folder, tmp_path, monkeypa
     assert assay("init", "sums.jsonl", "--verifier", "math")[0] == 2, "it does not overwrite"
     recipe = yaml.safe_load((tmp_path / "sums.yaml").read_text())
     assert recipe["data"]["fields"] == {"prompt": "question", "gold": "answer"}
-    short = ["rollout.max_completion_length=6", "rollout.num_generations=2", "train.prompts_per_step=2", "model.lora_rank=2",
-             "eval.prompts=2", "refill.dynamic_sampling=false", "model.dtype=float32"]  # fmt: skip
+    short = ["rollout.max_completion_length=6", "rollout.num_generations=2", "train.prompts_per_step=2",
+             "model.lora_rank=2", "eval.prompts=2", "refill.dynamic_sampling=false", "model.dtype=float32"]  # fmt: skip
     status, out, _ = assay("train", "sums.yaml", "train.steps=1", "--json", "--quiet", *short)
     assert (status, json.loads(out)["steps"]) == (0, 1)
     status, out, _ = assay("train", "sums.yaml", "train.steps=2", "--quiet", *short)
@@ -103,5 +104,3 @@ def test_from_a_dataset_to_a_better_model(assay, tiny_folder, tmp_path, monkeypa
     assert (tmp_path / "merged" / "model.safetensors").exists()
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
     assert assay("export", "runs/sums", "merged")[0] == 2, "it does not overwrite"
-
-

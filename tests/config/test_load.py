@@ -79,8 +79,7 @@ def test_the_source_of_a_wrong_key_is_named():
 @pytest.mark.parametrize("word", ["train.steps", "=3", "train.steps.deeper=1 train.steps=2"])
 def test_malformed_overrides(word):
     with pytest.raises(InputError):
-        parse_overrides(word.split())
-        parse_overrides([*word.split(), "train.steps.deeper=1"])
+        parse_overrides(["train.steps=1", *word.split()])
 
 
 def test_recipe_files(tmp_path):
@@ -99,7 +98,7 @@ def test_python_keywords_find_their_sections():
     assert flat_keys({"num_generations": 4}) == {"rollout": {"num_generations": 4}}
     assert flat_keys({"train": {"steps": 2}, "train.seed_is_not_checked_here": 1})["train"]["steps"] == 2
     assert flat_keys({"max_completion_length": 9}) == {"rollout": {"max_completion_length": 9}}, "not eval's"
-    with pytest.raises(InputError, match="could mean data.fields.task or data.task"):
+    with pytest.raises(InputError, match=r"could mean data\.fields\.task or data\.task"):
         flat_keys({"task": "x"})
 
 

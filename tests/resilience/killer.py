@@ -2,9 +2,9 @@
 
     python killer.py RECIPE [PLACE COUNT]
 
-PLACE is where: `generation` (between two tokens), `backward` (inside the backward pass), `checkpoint` (after half of the
-weights' bytes are on the disk), `rename` (everything written, not yet renamed), `metrics` (between a step's rollouts and its
-line). COUNT is how many passes of that place go well first.
+PLACE is where: `generation` (between two tokens), `backward` (before a backward pass), `checkpoint` (after half of the
+weights' bytes are on the disk), `rename` (everything written, not yet renamed), `metrics` (between a step's rollouts
+and its line). COUNT is how many passes of that place go well first.
 """
 
 import functools

@@ -34,7 +34,8 @@ def workshop(tmp_path_factory):
         "preset": "skywork_or1",
         "seed": 3,
         "model": {"path": str(folder / "model"), "dtype": "float32", "lora_rank": 4, "lora_dropout": 0.1},
-        "data": {"name": "email_json", "train_size": 24, "heldout_size": 4, "options": {"fields": ["order_id"], "shots": 0}},
+        "data": {"name": "email_json", "train_size": 24, "heldout_size": 4,
+                 "options": {"fields": ["order_id"], "shots": 0}},
         "rewards": {"functions": [f"{HERE / 'rewards.py'}:many_letters"], "correct_threshold": 0.25, "workers": 2},
         "curriculum": {"policy": "thompson"},
         "rollout": {"num_generations": 3, "max_completion_length": 8},
@@ -73,7 +74,9 @@ def flat(value, prefix=""):
     if isinstance(value, dict):
         return {path: leaf for key in value for path, leaf in flat(value[key], f"{prefix}/{key}").items()}
     if isinstance(value, list | tuple):
-        return {path: leaf for index, item in enumerate(value) for path, leaf in flat(item, f"{prefix}/{index}").items()}
+        return {
+            path: leaf for index, item in enumerate(value) for path, leaf in flat(item, f"{prefix}/{index}").items()
+        }
     return {prefix: value}
 
 
@@ -87,7 +90,11 @@ def assert_same_run(directory, reference):
         clocks = [path for path in expected if path.endswith("train_seconds")]
         assert state.keys() == expected.keys()
         for path in expected.keys() - set(clocks):
-            same = torch.equal(state[path], expected[path]) if torch.is_tensor(expected[path]) else state[path] == expected[path]
+            same = (
+                torch.equal(state[path], expected[path])
+                if torch.is_tensor(expected[path])
+                else state[path] == expected[path]
+            )
             assert same, f"{path} differs at {step}: {state[path]} instead of {expected[path]}"
     assert metrics_of(directory) == metrics_of(reference)
     names = sorted(path.name for path in (reference / "rollouts").iterdir())
@@ -97,7 +104,7 @@ def assert_same_run(directory, reference):
 
 
 def test_the_reference_run_has_something_to_lose(workshop):
-    """Otherwise the comparison below would be of nothing: mixed groups, surplus, an adaptive coefficient, a moving pass rate."""
+    """Otherwise the comparison below would be of nothing."""
     directory = run_directory(workshop, "whole")
     steps = [line for line in metrics_of(directory) if "loss" in line or "skipped_update" in line]
     assert [line["step"] for line in steps] == list(range(1, STEPS + 1))

@@ -24,7 +24,8 @@ def runs(tiny_folder, tmp_path_factory):
         "output_dir": str(folder),
         "preset": "gdpo",
         "model": {"path": str(tiny_folder("llama")), "dtype": "float32", "lora_rank": 4},
-        "data": {"name": "email_json", "train_size": 24, "heldout_size": 3, "options": {"fields": ["order_id"], "shots": 0}},
+        "data": {"name": "email_json", "train_size": 24, "heldout_size": 3,
+                 "options": {"fields": ["order_id"], "shots": 0}},
         "rewards": {"functions": [{"fn": f"{REWARDS}:many_letters"}, {"fn": f"{REWARDS}:many_letters", "weight": 0.5}]},
         "rollout": {"num_generations": 4, "max_completion_length": 8},
         "objective": {"beta": 0.05, "top_entropy_quantile": 0.5, "entropy_coef": 0.01},
@@ -37,11 +38,14 @@ def runs(tiny_folder, tmp_path_factory):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
     def start(name, processes, *overrides):
-        launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-                    "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "assay"]  # fmt: skip
+        launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2",
+                    "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+                    "--main_process_port", "0", "-m", "assay"]  # fmt: skip
         command = launcher if processes == 2 else [sys.executable, "-m", "assay"]
         words = ["train", str(folder / "r.yaml"), f"name={name}", *overrides]
-        done = subprocess.run([*command, *words], env=environment, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(
+            [*command, *words], env=environment, capture_output=True, text=True, timeout=280, check=False
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return folder / name
 

@@ -152,7 +152,9 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
             seed=config.seed,
             prompts={prompt.content_key: prompt for prompt in session.pool.train},
             refill=Refill(config.refill, signal_rule(config)),
-            schedules=reward_curriculum(config.curriculum.reward_weights, config.curriculum.limits, session.scorer.names),
+            schedules=reward_curriculum(
+                config.curriculum.reward_weights, config.curriculum.limits, session.scorer.names
+            ),
             ranks=ranks,
             progress=ranks_progress(reports, ranks),
         ),

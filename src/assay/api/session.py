@@ -67,8 +67,8 @@ class Session:
         room = context - self.config.rollout.max_completion_length
         if room < 1:
             raise InputError(
-                f"rollout.max_completion_length is {self.config.rollout.max_completion_length}, but the model's context has "
-                f"{context} tokens for prompt and completion; lower it"
+                f"rollout.max_completion_length is {self.config.rollout.max_completion_length}, but the model's "
+                f"context has {context} tokens for prompt and completion; lower it"
             )
         return room
 
@@ -103,7 +103,13 @@ class Session:
         """
         own = self.ranks.share(list(prompts))
         requests = [
-            Request(prompt.token_ids, sampling, n, stream_seed(seed or self.config.eval.seed, prompt.content_key), prompt.media)
+            Request(
+                prompt.token_ids,
+                sampling,
+                n,
+                stream_seed(seed or self.config.eval.seed, prompt.content_key),
+                prompt.media,
+            )
             for prompt in own
         ]
         groups = []
@@ -136,6 +142,7 @@ def rows_of(dataset: Any) -> list[dict[str, Any]]:
         rows = [dict(row) for row in dataset]
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"dataset is a {type(dataset).__name__}; give rows (a list of dicts, a datasets.Dataset, a DataFrame) or a recipe"
+            f"dataset is a {type(dataset).__name__}; give rows (a list of dicts, a datasets.Dataset, a DataFrame) "
+            "or a recipe"
         ) from error
     return rows

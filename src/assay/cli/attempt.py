@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 def attempt(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Your own prompt instead of held-out ones.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="Your own prompt instead of held-out ones.")
+    ] = None,
     count: Annotated[int, typer.Option("--count", "-n", help="How many held-out prompts to show.")] = 3,
-    which: Annotated[str | None, typer.Option(help="best or last; by default best, or last where none was picked.")] = None,
+    which: Annotated[
+        str | None, typer.Option(help="best or last; by default best, or last where none was picked.")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -72,7 +76,12 @@ def question(group: Group) -> str:
 
 def answer(group: Group) -> dict[str, Any]:
     completion = group.completions[0]
-    return {"text": completion.text, "correct": completion.correct, "reward": completion.reward, "finish": completion.finish}
+    return {
+        "text": completion.text,
+        "correct": completion.correct,
+        "reward": completion.reward,
+        "finish": completion.finish,
+    }
 
 
 def show(pairs: Sequence[dict[str, Any]]) -> None:

@@ -18,7 +18,9 @@ def evaluate(
     source: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="A recipe (its base model) or a run directory.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Keys to change, such as eval.prompts=500.")] = None,
     samples: Annotated[int, typer.Option(help="Sampled answers a prompt; 0 answers greedily, once.")] = 0,
-    which: Annotated[str | None, typer.Option(help="best or last; by default best, or last where none was picked.")] = None,
+    which: Annotated[
+        str | None, typer.Option(help="best or last; by default best, or last where none was picked.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure on held-out prompts, with 95% intervals; for a run also the paired change against the base model."""
@@ -41,7 +43,11 @@ def evaluate(
         if model is not None:
             load_trained(session, model)
             results["trained"] = measure(session.sample, session.scorer, prompts, sampling, max(samples, 1))
-    found: dict[str, Any] = {"prompts": len(prompts), "samples": samples, **{name: figures(r) for name, r in results.items()}}
+    found: dict[str, Any] = {
+        "prompts": len(prompts),
+        "samples": samples,
+        **{name: figures(r) for name, r in results.items()},
+    }
     change = compare(results["base"], results["trained"]) if model is not None else None
     if change is not None:
         found["change"] = {"value": change.value, "low": change.interval.low, "high": change.interval.high}

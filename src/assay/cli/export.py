@@ -16,7 +16,9 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the model goes; must not exist yet.")],
     merge: Annotated[bool, typer.Option("--merge", help="Merge LoRA adapters into whole weights.")] = False,
-    which: Annotated[str | None, typer.Option(help="best or last; by default best, or last where none was picked.")] = None,
+    which: Annotated[
+        str | None, typer.Option(help="best or last; by default best, or last where none was picked.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Copy the trained model; with --merge as a plain folder that transformers and vLLM load without peft."""

@@ -47,10 +47,16 @@ eval:
 
 def init(
     data: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or parquet with one prompt a row.")],
-    verifier: Annotated[str, typer.Option(help="What marks an answer, such as math, gsm8k, exact, or file.py:function.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The recipe; by default FILE's name in YAML.")] = None,
+    verifier: Annotated[
+        str, typer.Option(help="What marks an answer, such as math, gsm8k, exact, or file.py:function.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The recipe; by default FILE's name in YAML.")
+    ] = None,
     prompt: Annotated[str | None, typer.Option(help="Column with the question, where it has no usual name.")] = None,
-    gold: Annotated[str | None, typer.Option(help="Column with the reference answer, where it has no usual name.")] = None,
+    gold: Annotated[
+        str | None, typer.Option(help="Column with the reference answer, where it has no usual name.")
+    ] = None,
     model: Annotated[str, typer.Option(help="Model to train.")] = "smollm2",
     preset: Annotated[str, typer.Option(help="Published recipe to start from.")] = "dapo",
     max_completion_length: Annotated[int, typer.Option(help="Tokens an answer may have.")] = 512,
@@ -73,12 +79,19 @@ def init(
     columns = find_columns(list(rows[0]), source, str(data))
     heldout = min(128, len(rows) // 5)
     text = TEMPLATE.format(
-        data=data, recipe=recipe, name=data.stem, preset=preset, model=model, heldout=heldout, length=max_completion_length,
-        fields=inline({"prompt": columns.prompt, "gold": columns.gold}), reward=inline(verifier), eval_prompts=max(heldout, 1),
+        data=data, recipe=recipe, name=data.stem, preset=preset, model=model, heldout=heldout,
+        length=max_completion_length, fields=inline({"prompt": columns.prompt, "gold": columns.gold}),
+        reward=inline(verifier), eval_prompts=max(heldout, 1),
     )  # fmt: skip
     build_config(yaml.safe_load(text), source=str(recipe))
     recipe.write_text(text, encoding="utf-8")
-    found = {"recipe": str(recipe), "rows": len(rows), "prompt": columns.prompt, "gold": columns.gold, "heldout": heldout}
+    found = {
+        "recipe": str(recipe),
+        "rows": len(rows),
+        "prompt": columns.prompt,
+        "gold": columns.gold,
+        "heldout": heldout,
+    }
     if as_json:
         print_json(found)
         return

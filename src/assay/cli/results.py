@@ -34,7 +34,8 @@ def show_result(result: RunResult) -> None:
     minutes, seconds = divmod(round(summary["train_seconds"]), 60)
     total_minutes, total_seconds = divmod(round(summary["total_seconds"]), 60)
     console.print(
-        f"Training took {minutes} min {seconds:02d} s ({total_minutes} min {total_seconds:02d} s with loading and evaluation); "
+        f"Training took {minutes} min {seconds:02d} s ({total_minutes} min {total_seconds:02d} s with loading and "
+        "evaluation); "
         f"peak memory {summary['peak_memory_gib']:.1f} GiB.",
         highlight=False,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from assay.cli.common import print_json
 def train(
     recipe: Annotated[str, typer.Argument(help="A YAML recipe, or the directory of a run to go on with.")],
     overrides: Annotated[
-        Optional[list[str]], typer.Argument(help="Keys to change, such as train.steps=100 rollout.num_generations=8.")
+        list[str] | None, typer.Argument(help="Keys to change, such as train.steps=100 rollout.num_generations=8.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print summary.json on standard output.")] = False,

@@ -52,7 +52,7 @@ def load_recipe(path: str | Path, overrides: Iterable[str] | Mapping[str, Any] =
 def build_config(
     tree: Mapping[str, Any], source: str = "the recipe", overrides: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """Preset, then `tree`, then `overrides`; checked as a whole. A run's own config.yaml has the preset in it already."""
+    """Preset, then `tree`, then `overrides`; checked as a whole. A run's config.yaml has the preset in it already."""
     stored = "provenance" in tree
     tree, overrides = normalised(tree, source), normalised(overrides or {}, "command line")
     refuse_unknown(tree, RunConfig, source)
@@ -76,7 +76,11 @@ def over_preset(asked: Tree) -> Tree:
     except ValueError as error:
         raise InputError(f"objective: {error}") from error
     # The dialect has read the asked values in its framework's way, so its reading of them is what counts.
-    fields = plain(spec) if asked.get("dialect") else {**PRESET_TABLES[objective_preset].fields, **asked.get("objective", {})}
+    fields = (
+        plain(spec)
+        if asked.get("dialect")
+        else {**PRESET_TABLES[objective_preset].fields, **asked.get("objective", {})}
+    )
     return {**merge(base, asked), "objective": fields}
 
 

@@ -57,8 +57,8 @@ def check_resume(stored: Tree, config: RunConfig, where: Path) -> None:
         key, old, new = changed[0]
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise InputError(
-            f"{where} exists and began with {key}={old!r}, now {new!r}{more}; give the run another name, delete it, or keep the "
-            f"value. Only {', '.join(MAY_CHANGE)} may change on resume"
+            f"{where} exists and began with {key}={old!r}, now {new!r}{more}; give the run another name, delete it, "
+            f"or keep the value. Only {', '.join(MAY_CHANGE)} may change on resume"
         )
 
 

@@ -26,7 +26,10 @@ def group_state(group: Group) -> Plain:
 def load_group(state: Plain, prompts: Mapping[str, Prompt]) -> Group:
     """The inverse of `group_state`; `prompts` maps content keys to the pool's prompts."""
     if state["prompt"] not in prompts:
-        raise RunError(f"the checkpoint holds a group of prompt {state['prompt']}, which the dataset no longer has; restore the data")
+        raise RunError(
+            f"the checkpoint holds a group of prompt {state['prompt']}, which the dataset no longer has; "
+            "restore the data"
+        )
     completions = [load_completion(completion) for completion in state["completions"]]
     return Group(prompt=prompts[state["prompt"]], completions=completions, draw=state["draw"])
 
@@ -44,7 +47,8 @@ def completion_state(completion: Completion) -> Plain:
         "finish": completion.finish.value,
         "content": completion.content,
         "judgements": {
-            name: {**asdict(judgement), "outcome": judgement.outcome.value} for name, judgement in completion.judgements.items()
+            name: {**asdict(judgement), "outcome": judgement.outcome.value}
+            for name, judgement in completion.judgements.items()
         },
         "reward": completion.reward,
         "correct": completion.correct,
@@ -56,11 +60,15 @@ def completion_state(completion: Completion) -> Plain:
 
 def load_completion(state: Plain) -> Completion:
     return Completion(
-        segments=[Segment(**{name: tensor.numpy() for name, tensor in segment.items()}) for segment in state["segments"]],
+        segments=[
+            Segment(**{name: tensor.numpy() for name, tensor in segment.items()}) for segment in state["segments"]
+        ],
         finish=Finish(state["finish"]),
         content=state["content"],
         judgements={
-            name: Judgement(**{**judgement, "outcome": Outcome(judgement["outcome"]), "span": as_span(judgement["span"])})
+            name: Judgement(
+                **{**judgement, "outcome": Outcome(judgement["outcome"]), "span": as_span(judgement["span"])}
+            )
             for name, judgement in state["judgements"].items()
         },
         reward=state["reward"],

@@ -14,8 +14,8 @@ class RolloutOptions:
 
     engine: Annotated[Literal["transformers"], "Which program writes; transformers runs anywhere."] = "transformers"
     num_generations: Annotated[int, "Completions a prompt (G); rare successes need more of them to be seen at all."] = 8
-    max_completion_length: Annotated[int, "Tokens after which a completion is cut off; raise it if answers are truncated."] = 512
-    temperature: Annotated[float, "Sampling temperature; leave at 1.0, since differences within a group are the signal."] = 1.0
+    max_completion_length: Annotated[int, "Tokens until an answer is cut off; raise it if many are."] = 512
+    temperature: Annotated[float, "Leave at 1.0: differences within a group are the signal."] = 1.0
     top_p: Annotated[float, "Must stay 1.0 in training: the trainer's probabilities would not be the sampler's."] = 1.0
     top_k: Annotated[int, "Must stay 0 in training, for the same reason as top_p."] = 0
     min_p: Annotated[float, "Must stay 0.0 in training, for the same reason as top_p."] = 0.0
@@ -28,9 +28,9 @@ class RolloutOptions:
         if self.max_completion_length < 1:
             raise InputError(f"rollout.max_completion_length is {self.max_completion_length}; it must be at least 1")
         if self.temperature <= 0:
-            raise InputError(f"rollout.temperature is {self.temperature}; training needs it above 0 (1.0 is the standard)")
+            raise InputError(f"rollout.temperature is {self.temperature}; training needs it above 0 (1.0 is usual)")
         if self.top_p != 1.0 or self.top_k != 0 or self.min_p != 0.0:
             raise InputError(
-                f"rollout.top_p={self.top_p}, top_k={self.top_k}, min_p={self.min_p}: truncated sampling biases importance "
-                "ratios, because the trainer normalises over the whole vocabulary; keep 1.0, 0 and 0.0 in training"
+                f"rollout.top_p={self.top_p}, top_k={self.top_k}, min_p={self.min_p}: truncated sampling biases "
+                "importance ratios, because the trainer normalises over the whole vocabulary; keep 1.0, 0 and 0.0"
             )

@@ -33,10 +33,10 @@ class Collected:
 
 
 class Producer:
-    """Writes and marks groups with the engine's present weights, refilling a batch until it is full of informative ones.
+    """Writes and marks groups with the engine's present weights, until a batch is full of informative ones.
 
-    `prompts` is the training pool by content key, `schedules` what changes with the step. Has memory: `draws` counts the
-    prompts of the whole run, `refill` holds groups that wait for the next batch.
+    `prompts` is the training pool by content key, `schedules` what changes with the step. Has memory: `draws` counts
+    the prompts of the whole run, `refill` holds groups that wait for the next batch.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Producer:
         self.max_tokens = options.max_completion_length
 
     def collect(self, curriculum: Curriculum, count: int, step: int, trainer_state: Any = None) -> Collected:
-        """About `count` marked groups (see `RefillOptions.fallback`); the curriculum learns from all that was generated."""
+        """About `count` marked groups (see `RefillOptions.fallback`); the curriculum learns from all there were."""
         self.scorer.reweigh(self.schedules.weights_at(step))
         limits = self.schedules.limits_at(step)
         self.max_tokens = min(limits.get("max_completion_length", self.max_tokens), self.options.max_completion_length)
@@ -81,7 +81,12 @@ class Producer:
             self.extend(groups, trainer_state)
 
         batch = fill_batch(self.refill, curriculum, count, sample, extend)
-        metrics = {**weighted_mean(self.measured), **batch.metrics, **curriculum.metrics(), **self.schedules.metrics(step)}
+        metrics = {
+            **weighted_mean(self.measured),
+            **batch.metrics,
+            **curriculum.metrics(),
+            **self.schedules.metrics(step),
+        }
         return Collected(batch.groups, metrics)
 
     def answer(self, prompts: Sequence[Prompt], n: int, trainer_state: Any = None) -> list[Group]:
@@ -111,7 +116,13 @@ class Producer:
         sampling = Sampling(self.max_tokens, self.options.temperature)
         requests = {
             self.engine.submit(
-                Request(group.prompt.token_ids, sampling, n, stream_seed(self.seed, f"{group.draw}{stream}"), group.prompt.media)
+                Request(
+                    group.prompt.token_ids,
+                    sampling,
+                    n,
+                    stream_seed(self.seed, f"{group.draw}{stream}"),
+                    group.prompt.media,
+                )
             ): group
             for group in groups
         }

@@ -72,8 +72,8 @@ class Checkpoints:
         except Exception as error:
             others = [f"step-{other}" for other in self.steps() if other != step]
             raise RunError(
-                f"checkpoint {folder} cannot be read ({type(error).__name__}: {error}); delete that folder to continue from "
-                f"{others[-1] if others else 'the start'}"
+                f"checkpoint {folder} cannot be read ({type(error).__name__}: {error}); delete that folder to continue "
+                f"from {others[-1] if others else 'the start'}"
             ) from error
 
 

@@ -156,7 +156,7 @@ class Collator:
     def entropy_mask(
         self, entropies: torch.Tensor | None, mask: torch.Tensor, windows: torch.Tensor
     ) -> torch.Tensor | None:
-        """High-entropy tokens by each window's own threshold over all ranks, where a pass without gradient exists anyway."""
+        """High-entropy tokens by each window's threshold over all ranks, where a pass without gradient exists."""
         quantile = self.objective.spec.top_entropy_quantile
         if entropies is None or quantile >= 1:
             return None

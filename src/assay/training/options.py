@@ -13,7 +13,7 @@ LORA_LEARNING_RATE = 1e-5
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """One step is one optimiser update on `prompts_per_step` groups; a round generates for `steps_per_generation` of them."""
+    """A step is one optimiser update on `prompts_per_step` groups; a round generates for `steps_per_generation`."""
 
     steps: Annotated[int, "Optimiser updates in all; small models often need 300 before the reward moves."] = 300
     prompts_per_step: Annotated[

@@ -19,8 +19,8 @@ from assay.records import Completion, Group, Segment
 class Window:
     """This rank's share of one optimiser update: N rows of at most T completion tokens.
 
-    `batch` holds the token sequences, `rows` their tensors [N, ...], `group_ids` [N] the position of each row's group in
-    the window over all ranks, `no_signal` [N] the rows without advantage. All rows are here; which of them are
+    `batch` holds the token sequences, `rows` their tensors [N, ...], `group_ids` [N] the position of each row's group
+    in the window over all ranks, `no_signal` [N] the rows without advantage. All rows are here; which of them are
     forwarded is the objective's choice.
     """
 
@@ -51,8 +51,8 @@ def tensors_of(completions: Sequence[Completion]) -> tuple[list[np.ndarray], tor
 def only_segment(completion: Completion) -> Segment:
     if len(completion.segments) != 1 or len(completion.segments[0]) == 0:
         raise RunError(
-            f"a completion has {len(completion.segments)} token sequences of {[len(part) for part in completion.segments]} tokens; "
-            "training needs exactly one with at least one token"
+            f"a completion has {len(completion.segments)} token sequences of "
+            f"{[len(part) for part in completion.segments]} tokens; training needs exactly one with at least one token"
         )
     return completion.segments[0]
 

@@ -58,7 +58,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[TextIO]:
-        """Hold the run; a second process gets an error that names the first. Released by the kernel if we are killed."""
+        """Hold the run; a second process gets an error that names the first. A kill releases it."""
         with open(self.path / ".lock", "a+", encoding="utf-8") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +66,8 @@ class RunDirectory:
                 file.seek(0)
                 owner = file.read().strip() or "unknown"
                 raise InputError(
-                    f"run directory {str(self.path)!r} is in use by process {owner}; wait for it, stop it, or set another name"
+                    f"run directory {str(self.path)!r} is in use by process {owner}; wait for it, stop it, "
+                    "or set another name"
                 ) from error
             file.truncate(0)
             file.write(str(os.getpid()))

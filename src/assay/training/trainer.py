@@ -197,7 +197,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def interrupts(self) -> Iterator[None]:
-        """The first Ctrl-C (or SIGTERM) ends the run after this round, with a checkpoint; the second ends it at once."""
+        """The first Ctrl-C or SIGTERM ends the run after this round, with a checkpoint; the second at once."""
 
         def ask(number: int, frame: Any) -> None:
             if self.stop_requested:

@@ -1,4 +1,4 @@
-"""One optimiser update: a window of rows, cut into micro-batches, whose gradients add up to exactly that of the whole."""
+"""One optimiser update: a window of rows in micro-batches, whose gradients add up to exactly that of the whole."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Updater:
         return metrics
 
     def ranks_sum_gradients(self) -> None:
-        """Sum gradients over ranks in flat buckets: losses share global denominators, so the sum is the whole gradient."""
+        """Sum gradients over ranks in flat buckets: denominators are global, so the sum is the whole gradient."""
         if self.ranks.world == 1:
             return
         for parameter in self.parameters:
@@ -155,11 +155,16 @@ class Updater:
         """Save what led to a NaN and say where it is; the weights are still those before the update."""
         path = self.dump_folder / f"nan-step-{step}-rank-{self.ranks.rank}.pt"
         tensors = {name: value for name, value in vars(window.rows).items() if value is not None}
-        torch.save({"step": step, "metrics": metrics, "rows": tensors, "tokens": [torch.tensor(row) for row in window.batch.rows],
-                    "prompts": [torch.tensor(prompt) for prompt in window.batch.prompts], "row_prompt": window.batch.row_prompt}, path)  # fmt: skip
+        batch = {
+            "tokens": [torch.tensor(row) for row in window.batch.rows],
+            "prompts": [torch.tensor(prompt) for prompt in window.batch.prompts],
+            "row_prompt": window.batch.row_prompt,
+        }
+        torch.save({"step": step, "metrics": metrics, "rows": tensors, **batch}, path)
         return RunError(
-            f"step {step}: the gradient norm is {norm} (loss {metrics.get('loss')}); the batch is in {path}. Weights are those of "
-            f"the last checkpoint: lower train.learning_rate or set model.dtype=float32, then run the same command"
+            f"step {step}: the gradient norm is {norm} (loss {metrics.get('loss')}); the batch is in {path}. "
+            "Weights are those of the last checkpoint: lower train.learning_rate or set model.dtype=float32, then run "
+            "the same command"
         )
 
 

@@ -141,13 +141,22 @@ def band(setting: Setting, metric: str) -> Band | None:
     at = np.array(steps)
     if len(values) >= 3:
         half = stats.t.ppf(0.975, len(values) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(values))
-        return Band(at, mean, mean - half, mean + half, "95% interval of the mean over seeds")
+        low, high = mean - half, mean + half
+        if _is_share(metric):
+            low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
+        return Band(at, mean, low, high, "95% interval of the mean over seeds")
     if len(values) == 2:
         return Band(at, mean, values.min(axis=0), values.max(axis=0), "range of two seeds")
     logged = [setting.runs[0].history.series(f"{metric}_{end}") for end in ("low", "high")]
     if all(np.array_equal(found, at) for found, _ in logged):
         return Band(at, mean, logged[0][1], logged[1][1], "95% interval over problems, one seed")
     return Band(at, mean, mean, mean, "one seed")
+
+
+def _is_share(metric: str) -> bool:
+    """Whether the metric cannot leave [0, 1], where Student's interval could."""
+    last = metric.rpartition("/")[2]
+    return last in ("accuracy", "pass_rate") or last.startswith("frac_") or last.endswith(("_ratio", "_frac"))
 
 
 def _common_metric(runs: Sequence[Run]) -> str:

@@ -57,6 +57,13 @@ def test_run_shows_output_and_usage_to_a_person(tmp_path):
     assert "CPU" in done.stderr
 
 
+def test_a_program_cannot_write_control_sequences_to_the_terminal(tmp_path):
+    (tmp_path / "p.py").write_text("print('\\x1b]0;title\\x07\\x1b[2J héllo')")
+    done = assay("sandbox", "run", "p.py", cwd=tmp_path)
+    assert "\x1b" not in done.stdout
+    assert "héllo" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -16,7 +16,7 @@ HEADERS = {
     "aarch64": ("/usr/include/asm-generic/unistd.h", r"#define __NR(?:3264)?_(\w+)\s+(\d+)"),
 }
 PID = 4242
-ORDINARY = "read write futex mmap getrandom clock_gettime rt_sigaction exit_group"
+ORDINARY = "read write mmap getrandom clock_gettime rt_sigaction exit_group"
 DANGEROUS = """
 unshare setns mount bpf io_uring_setup ptrace keyctl memfd_create shmget setuid seccomp socket connect bind
 perf_event_open userfaultfd process_vm_readv pidfd_open chroot capset
@@ -165,6 +165,18 @@ def test_sockets_are_pairs_of_streams_that_reach_nobody_else(call):
     assert call("sendto", 3, 0, 1, 0, 0, 0) == "allow"
     assert call("sendto", 3, 0, 1, 0, 0x7FFF0000, 110) == "EPERM"
     assert call("sendto", 3, 0, 1, 0, 1 << 40, 110) == "EPERM"
+
+
+def test_plain_futexes_only(call):
+    for operation in (0, 1, 3, 4, 5, 9, 10):
+        assert call("futex", 0, operation) == call("futex", 0, operation | 128) == "allow"  # shared and private
+    for operation in (2, 6, 7, 8, 11, 12, 13):
+        assert call("futex", 0, operation | 128) == "ENOSYS"
+
+
+def test_file_locks_only_where_there_is_a_private_disk(call):
+    for command in (5, 6, 7, 36, 37, 38):
+        assert call("fcntl", 0, command) == ("allow" if call.level is Level.ISOLATED else "EPERM")
 
 
 def test_limits_and_priorities_of_oneself_only(call):

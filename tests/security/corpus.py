@@ -432,6 +432,8 @@ ESCAPES = {
         " for n in range(200): threading.Thread(target=time.sleep, args=(0.2,), daemon=True).start()\nexcept RuntimeError: pass\n"
         "if n > 16: escaped(f'{n} threads of 16')"
     ),
+    "priority_futexes": "word = ctypes.c_int(0)\nfor op in (6, 7, 8, 11, 12, 13): unreachable('futex', ctypes.byref(word), op, 0, 0, 0, 0)",
+    "touch_devices": "for p in ('/dev/null', '/dev/zero'):\n attempt('chmod ' + p, lambda: os.chmod(p, 0o666))\n attempt('utime ' + p, lambda: os.utime(p))\nattempt('fchmod', lambda: os.fchmod(0, 0o666))",
     "int80": (
         "import mmap\nif os.uname().machine != 'x86_64': raise SystemExit\n"
         "m = mmap.mmap(-1, 4096, prot=7)\nm.write(bytes.fromhex('b814000000cd80c3'))\n"
@@ -463,7 +465,7 @@ BOMBS = {
         "except RuntimeError: pass\nprint('threads', n, flush=True)\ntime.sleep(0.6)\nos._exit(0)", {"exited", "thread_limit", "wall_limit"}, {}),
     "heap_bomb": ("x = []\nwhile True: x.append(bytearray(1 << 20))", {"memory_limit"}, {}),
     "swallowed_memory_error": ("x = []\nwhile True:\n try: x.append(bytearray(1 << 20))\n except MemoryError: pass", {"cpu_limit", "wall_limit"}, {}),
-    "shared_mmap_bomb": ("import mmap\nx = []\nfor _ in range(4000):\n m = mmap.mmap(-1, 1 << 20); m[::4096] = b'x' * 256; x.append(m)", {"exited", "memory_limit", "signalled"}, {}),
+    "shared_mmap_bomb": ("import mmap\nx = []\nfor _ in range(4000):\n m = mmap.mmap(-1, 1 << 20); m[::4096] = b'x' * 256; x.append(m)", {"exited", "memory_limit", "signalled", "wall_limit", "cpu_limit"}, {}),
     "recursion": ("sys.setrecursionlimit(10 ** 9)\ndef f(): return f() + 1\nf()", {"signalled", "memory_limit", "exited", "cpu_limit", "wall_limit"}, {}),
     "regex_bomb": ("import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')", {"cpu_limit", "wall_limit"}, {}),
     "power_tower": ("x = 9 ** 9 ** 9", {"cpu_limit", "wall_limit", "memory_limit"}, {}),
@@ -478,6 +480,7 @@ BOMBS = {
     "pipe_memory": ("x = []\nfor _ in range(10000):\n r, w = os.pipe(); os.set_blocking(w, False); x.append((r, w))\n os.write(w, b'x' * 65536)", {"exited"}, {}),
     "wire_flood": ("while True: os.write(3, b'x' * 65536)", {"wall_limit", "protocol_error", "cpu_limit", "exited"}, {"wall_seconds": 0.5}),
     "close_everything": ("os.closerange(0, 100)\nwhile True: pass", {"cpu_limit", "wall_limit"}, {}),
+    "all_pending_signals": ("import signal\nn = 0\nfor i in range(100000):\n if libc.timer_create(0, None, ctypes.byref(ctypes.c_void_p())): break\n n += 1\nif n > 300: escaped(f'{n} timers')", {"exited"}, {}),
     "timers": ("import signal\nx = []\nfor i in range(100000): libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p()))\nprint('done')", {"exited", "cpu_limit", "wall_limit", "memory_limit"}, {}),
 }  # fmt: skip
 

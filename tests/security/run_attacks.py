@@ -1,8 +1,8 @@
 """Runs the attack corpus against one sandbox configuration in a process of its own and prints what went wrong, as JSON.
 
-Started under `unshare -m` by the tests. Argument: JSON with level, uid (0 or another), landlock_abi, docker (refuse
-what Docker's default profile refuses), only (names, for a part). Prints {"level", "attacks": {name: "" or what went
-wrong}}.
+Started under `unshare -m` by the tests. Argument: JSON with level, uid (0 or another) and, where wanted, landlock_abi,
+docker (refuse what Docker's default profile refuses), pod (Docker's capabilities without its filter), python, only
+(names, for a part). Prints {"level", "attacks": {name: "" or what went wrong}}.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def become(config: dict) -> None:
         os.setresgid(config["uid"], config["uid"], config["uid"])
         os.setresuid(config["uid"], config["uid"], config["uid"])
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
+    if not config["uid"] and (config.get("docker") or config.get("pod")):
+        keep_docker_capabilities()
     if config.get("docker"):
-        if not config["uid"]:
-            keep_docker_capabilities()
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.install_filter(seccomp.emulated_docker().code)
 
@@ -254,7 +254,11 @@ def main() -> None:
     world = World()
     before = set(os.listdir("/proc/self/fd"))
     options = SandboxOptions(
-        at_most=config["level"], require=config["level"], landlock_abi=config.get("landlock_abi", 99), allow_unsafe=True
+        at_most=config["level"],
+        require=config["level"],
+        landlock_abi=config.get("landlock_abi", 99),
+        python=config.get("python"),
+        allow_unsafe=True,
     )
     only = set(config["only"]) if config.get("only") else None
     verdicts = {}

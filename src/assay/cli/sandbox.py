@@ -104,11 +104,17 @@ def report(result: RunResult, json: bool) -> None:
         facts = {**asdict(result), "stdout": stdout, "stderr": stderr, "level": result.level.label, "ok": result.ok}
         print_json(facts)
         return
-    print(stdout[:SHOWN], end="" if stdout.endswith("\n") else "\n")
-    note(stderr[-SHOWN:].rstrip()) if stderr else None
+    print(harmless(stdout[:SHOWN]), end="" if stdout.endswith("\n") else "\n")
+    if stderr:
+        note(harmless(stderr[-SHOWN:]).rstrip())
     how = f"exit status {result.exit_code}" if result.exit_code is not None else f"signal {result.signal}"
     usage = result.usage
     note(
         f"{result.ended} ({how}), {usage.cpu_s:.3f} s CPU, {usage.wall_s:.3f} s wall, {usage.max_rss_mb:.0f} MiB,"
         f" level {result.level.label}{': ' + result.detail if result.detail else ''}"
     )
+
+
+def harmless(text: str) -> str:
+    """Text without control sequences that could write to the terminal what the program likes."""
+    return "".join(ch if ch.isprintable() or ch in "\n\t" else repr(ch)[1:-1] for ch in text)

@@ -20,6 +20,7 @@ from assay.sandbox.options import Level
 FIRST_UID = 2_000_000_000  # far from users, system accounts and the ranges of containers
 NOBODY = 65534
 INSIDE_UID = 1000
+PENDING_SIGNALS = 256  # counted for the whole user: without it timers could use up the trainer's own
 
 
 class LimitsOnly:
@@ -254,6 +255,7 @@ def set_limits(limits: Mapping[str, Any], base_bytes: int, tasks: int | None) ->
         "CORE": 0,
         "MEMLOCK": 0,
         "MSGQUEUE": 0,
+        "SIGPENDING": PENDING_SIGNALS,
     }
     if tasks is not None:
         wanted["NPROC"] = tasks

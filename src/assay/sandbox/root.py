@@ -56,6 +56,7 @@ def build_root(readable: list[str]) -> None:
             os.symlink(link, base + name)
     for device in filter(os.path.exists, DEVICES):
         bind(device, base + device)
+        linux.make_readonly(base + device)  # still writable as a device; its mode and times are not
     os.mkdir(base + SCRATCH)
     if not os.path.lexists(base + "/tmp"):
         os.symlink(SCRATCH, base + "/tmp")

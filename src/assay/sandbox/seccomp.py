@@ -26,7 +26,9 @@ X32_BIT = 0x40000000
 CLONE_THREAD = 0x00010000
 CLONE_NAMESPACES = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 OPEN_CHANGES = 0o1 | 0o2 | 0o100 | 0o1000 | 0o20000000  # WRONLY, RDWR, CREAT, TRUNC, __O_TMPFILE
-FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)  # dup, flags, locks, pipe size; never owner or signal
+FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030, 1032)  # dup, flags, pipe size; never owner, signal or lease
+FCNTL_LOCKS = (5, 6, 7, 36, 37, 38)  # for databases on a scratch disk
+FUTEX_OPERATIONS = (0, 1, 3, 4, 5, 9, 10)  # wait, wake, requeue; not priority inheritance, which Python never uses
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIO(N)CLEX
 PRCTL_OPTIONS = (2, 3, 15, 16, 21, 23, 39, 0x53564D41)  # names, getters, naming of anonymous memory
 DOCKER_REFUSES = """
@@ -135,7 +137,8 @@ def argument_rules(
         # AF_UNIX streams, which asyncio wakes itself with; a datagram could be sent to any socket with a name.
         rule("socketpair", allow_if, (0, ALL, 1), (8, 0xF, 1)),
         rule("sendto", allow_if, (32, ALL, 0), (36, ALL, 0)),
-        rule("fcntl", allow_values, 1, FCNTL_COMMANDS),
+        rule("fcntl", allow_values, 1, FCNTL_COMMANDS + (FCNTL_LOCKS if own_namespace else ())),
+        rule("futex", allow_values, 1, FUTEX_OPERATIONS, errno.ENOSYS, 0x7F),
         rule("ioctl", allow_values, 1, IOCTLS, errno.ENOTTY),
         rule("prctl", allow_values, 0, PRCTL_OPTIONS),
         rule("clone", allow_values, 0, (wanted,), errno.EPERM, mask),

@@ -17,7 +17,7 @@ pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait
 eventfd2 timerfd_create timerfd_settime timerfd_gettime signalfd signalfd4 stat lstat fstat newfstatat statx access
 faccessat faccessat2 readlink readlinkat getdents getdents64 getcwd chdir fchdir statfs fstatfs umask fadvise64
 readahead sendfile copy_file_range getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr mmap munmap mremap
-mprotect madvise msync mincore brk munlock futex futex_waitv set_robust_list rseq membarrier set_tid_address sched_yield
+mprotect madvise msync brk munlock set_robust_list rseq membarrier set_tid_address sched_yield
 sched_getaffinity sched_getparam sched_getscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval
 getpriority getcpu rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack
 pause alarm getitimer setitimer timer_create timer_settime timer_gettime timer_getoverrun timer_delete nanosleep

@@ -18,7 +18,7 @@ from typing import Any
 
 HEADER = struct.Struct("=I")
 MAX_DEPTH = 150
-STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 TAG = "$"
 

@@ -110,11 +110,14 @@ def speed(programs: int, rounds: int, bwrap: str | None, level: str) -> None:
     print(f"wall time of one program: p50 {p50:.1f} ms, p95 {p95:.1f} ms")
 
 
+# Each proves first that it is inside: where /proc can be read it does nothing.
+INSIDE = "try: open('/proc/self/status')\nexcept OSError: pass\nelse: raise SystemExit\n"
 HOSTILE = [
     "import os; os._exit(0)",
     "def f(*a):\n    while True: pass",
     "x = []\nwhile True: x.append(bytearray(1 << 20))",
-    "import os\nfor _ in range(1000):\n    try: os.fork()\n    except OSError: break\ndef f(*a): return 0",
+    "import os\nfor _ in range(1000):\n    try: pid = os.fork()\n    except OSError: break\n"
+    "    if pid == 0: os._exit(0)\ndef f(*a): return 0",
     "import os\nwhile True: os.write(1, b'x' * 65536)",
     "import threading, time\nfor _ in range(1000): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
     "import os\nos.write(3, b'garbage' * 1000)\ndef f(*a): return 0",
@@ -157,7 +160,7 @@ def batch(rng: random.Random, count: int) -> tuple[list[tuple[str, Any]], list[b
         if good and rng.random() < 0.2:
             jobs.append(("print(sum(map(int, input().split())))", StdioTests((("3 4\n", "7\n"),))))
         else:
-            jobs.append((code if good else rng.choice(HOSTILE), CallTests("f", tuple(cases))))
+            jobs.append((code if good else INSIDE + rng.choice(HOSTILE), CallTests("f", tuple(cases))))
     return jobs, honest
 
 
@@ -181,9 +184,8 @@ def soak(programs: int) -> None:
     after = state()
     left = [f"{name}: {after[name] - before[name]}" for name in before if len(after[name]) > len(before[name])]
     print(f"{programs} programs in {elapsed:.0f} s ({rate(programs, elapsed):.0f}/s), {len(wrong)} wrong verdicts")
-    print(
-        f"retries {retries}; left behind: {', '.join(left) or 'nothing'}; memory {memory[0]:.0f} -> {memory[-1]:.0f} MiB"
-    )
+    print(f"retries {retries}; left behind: {', '.join(left) or 'nothing'}")
+    print(f"memory of the parent {memory[0]:.0f} -> {memory[-1]:.0f} MiB")
     print(*wrong[:20], sep="", end="")
     sys.exit(bool(wrong or left or memory[-1] - memory[min(1, len(memory) - 1)] > 20))
 

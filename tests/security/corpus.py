@@ -459,7 +459,7 @@ BOMBS = {
     "stop_self": ("os.kill(os.getpid(), 19); time.sleep(100)", {"wall_limit"}, {"wall_seconds": 0.4}),
     "frozen_clocks": ("time.time = time.monotonic = time.perf_counter = lambda: 0.0\nwhile True: pass", {"cpu_limit", "wall_limit"}, {}),
     "ignore_xcpu": ("import signal\nfor s in range(1, 65):\n try: signal.signal(s, signal.SIG_IGN)\n except (OSError, ValueError): pass\nwhile True: pass", {"cpu_limit", "wall_limit"}, {}),
-    "fork_bomb": ("for _ in range(5000):\n try: os.fork()\n except OSError: break", {"exited"}, {}),
+    "fork_bomb": ("for _ in range(5000):\n try: pid = os.fork()\n except OSError: break\n if pid == 0: time.sleep(5); os._exit(0)", {"exited"}, {}),
     "thread_bomb": (
         "import threading\nthreading.stack_size(65536)\nn = 0\ntry:\n for n in range(3000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "except RuntimeError: pass\nprint('threads', n, flush=True)\ntime.sleep(0.6)\nos._exit(0)", {"exited", "thread_limit", "wall_limit"}, {}),

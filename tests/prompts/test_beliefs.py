@@ -98,12 +98,15 @@ def test_posterior_on_the_grid_by_hand():
     assert expected_mixed(np.array([0.0]), np.array([2.0]), 2, prior)[0] == pytest.approx(0.1)
 
 
-def test_forecast_of_an_impossible_pool_is_low_and_few_data_keep_the_flat_prior():
+def test_forecast_of_an_impossible_pool_is_low_and_starts_from_the_flat_prior():
     zeros, eights = np.zeros(200), np.full(200, 8.0)
     assert expected_mixed(zeros, eights, 8, fit_prior(zeros, eights)).mean() < 0.05
     assert expected_mixed(eights, zeros, 8, fit_prior(eights, zeros)).mean() < 0.05
     assert expected_mixed(zeros, eights, 8).mean() > 0.4
-    assert fit_prior(zeros[:19], eights[:19]) is None
+    none = np.zeros(1)
+    assert expected_mixed(none, none, 8, fit_prior(none, none))[0] == pytest.approx(1 - 2 / 9, abs=0.01)
+    few = [expected_mixed(zeros[:n], eights[:n], 8, fit_prior(zeros[:n], eights[:n])).mean() for n in (1, 5, 20)]
+    assert few == sorted(few, reverse=True)
 
 
 def test_histogram_counts_everything_once():

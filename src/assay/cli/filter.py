@@ -69,11 +69,12 @@ def measure(config: RunConfig, options: FilterOptions, seed: int, counts: Path) 
     counts.parent.mkdir(parents=True, exist_ok=True)
     store = Store(counts, identity(config, options, seed))
     with Session(config) as session:
+        scorer = session.scorer  # built before the model is loaded: a wrong reward is found at once
         prompts = session.pool.train
 
         def sample(chosen: Sequence[Prompt], k: int, look: int) -> list[Group]:
             groups = session.sample(chosen, sampling, k, seed + 1 + look)
-            session.scorer.score(groups)
+            scorer.score(groups)
             return groups
 
         follow(estimate(prompts, sample, store, options))

@@ -11,6 +11,8 @@ from scipy.special import betaln, xlog1py, xlogy
 
 PRIOR = 1.0
 GRID = np.sin(np.linspace(0.0, np.pi / 2, 41)) ** 2  # pass rates from 0 to 1, closer together near the ends
+FLAT = np.gradient(GRID) / np.gradient(GRID).sum()
+FLAT_PROMPTS = 1.0
 
 
 class Beliefs:
@@ -108,22 +110,23 @@ def expected_mixed(
     return responsibilities(right, wrong, prior) @ (1.0 - GRID**generations - (1.0 - GRID) ** generations)
 
 
-def fit_prior(right: np.ndarray, wrong: np.ndarray) -> np.ndarray | None:
+def fit_prior(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     """The distribution of pass rates in the pool as weights over `GRID`, by maximum likelihood (empirical Bayes).
 
     Nonparametric (Kiefer and Wolfowitz 1956) by expectation maximisation, since pools are lumpy: some prompts solved,
-    some impossible, some between. A flat prior would make an impossible pool look half learnable. None below 20
-    observed prompts.
+    some impossible, some between. A flat prior would make an impossible pool look half learnable; here it counts as
+    `FLAT_PROMPTS` prompts, so that it fades as others are observed.
     """
     seen = right + wrong > 0
-    if seen.sum() < 20:
-        return None
+    if not seen.any():
+        return FLAT
     counts = np.round(right[seen], 1) + 1j * np.round(wrong[seen], 1)  # most prompts share their counts with others
     pairs, repeats = np.unique(counts, return_counts=True)
-    likelihoods, shares = likelihood(pairs.real, pairs.imag), repeats / repeats.sum()
-    weights = np.full(len(GRID), 1.0 / len(GRID))
-    for _ in range(50):
-        weights = weights * ((shares / (likelihoods @ weights)) @ likelihoods)
+    likelihoods = likelihood(pairs.real, pairs.imag)
+    weights = FLAT
+    for _ in range(200):
+        weights = weights * ((repeats / (likelihoods @ weights)) @ likelihoods) + FLAT_PROMPTS * FLAT
+        weights = weights / (repeats.sum() + FLAT_PROMPTS)
     return weights
 
 

@@ -94,6 +94,16 @@ def test_a_form_is_not_asked_to_tell_right_from_wrong():
     ).ok
 
 
+def test_terms_that_no_answer_can_test_are_passed_over():
+    for name, options in (("overlong", {"max_length": 9, "cache": 1}), ("repetition", {}), ("language", {})):
+        report = audit({"fn": name, "options": options}, ROWS)
+        assert report.ok
+        assert not report.audited
+    inside = audit({"fn": "cosine", "options": {"max_length": 10**9}}, ROWS, attack_rows=2)
+    assert inside.audited
+    assert inside.ok, inside.offences
+
+
 MAIL = {
     "customer_name": "A", "order_id": "ORD-12345", "issue_type": "refund", "refund_requested": True,
     "sentiment": "neutral",

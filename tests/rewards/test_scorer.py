@@ -487,3 +487,12 @@ def test_the_table_that_advantages_start_from(make_group):
     nan = math.nan
     np.testing.assert_array_equal(table, [[nan, 1.0], [0.25, 1.0], [nan, nan]] * 2)
     assert ids.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_what_was_not_the_completions_fault_is_loud(make_group, caplog):
+    broken = make_group(["a", "b"], gold="x")
+    score([Fixed(Outcome.ERROR, None, "broken")], [broken])
+    assert "reward broken: 2 x error" in caplog.text
+    caplog.clear()
+    score([Fixed(Outcome.NOT_APPLICABLE, None)], [make_group(["a"], gold="x"), make_group(["b"], prompt="q", gold="x")])
+    assert "no reward function applies to 2 of 2 groups" in caplog.text

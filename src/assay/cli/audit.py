@@ -92,6 +92,9 @@ def show(report: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    if not report.audited:
+        note(f"{report.verifier}: passed over, no answer can test it")
+        return
     console = Console(soft_wrap=True)
     judged = report.gold_paid + report.false_negatives
     console.print(f"[bold]{report.verifier}[/bold] over {report.rows} rows")

@@ -44,11 +44,13 @@ class AuditReport:
 
     `false_negatives` counts golds that did not earn full reward, `unreadable` those whose gold could not be read (part
     of neither), `false_positives` non-answers that were paid, `tried` and `paid` them by attack. Latencies are
-    seconds for one completion. `offences` keeps the first texts of each kind.
+    seconds for one completion. `audited` is False for terms that no answer can test (length, language, a reward model
+    or judge), which are passed over. `offences` keeps the first texts of each kind.
     """
 
     verifier: str
     rows: int
+    audited: bool = True
     gold_paid: int = 0
     false_negatives: int = 0
     unreadable: int = 0
@@ -77,7 +79,7 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
-        return self.pays_for_gold and not self.pays_for_non_answers and self.failures == 0
+        return not self.audited or (self.pays_for_gold and not self.pays_for_non_answers and self.failures == 0)
 
     def as_dict(self) -> dict[str, Any]:
         verdicts = {"false_positives": self.false_positives, "ok": self.ok}
@@ -102,6 +104,9 @@ def audit(
     """
     function = verifier if isinstance(verifier, RewardFunction) else load_reward(verifier)
     report = AuditReport(function.name, len(rows))
+    if not getattr(function.fn, "auditable", True):
+        report.audited, report.not_applicable = False, len(rows)
+        return report
     seconds: list[float] = []
     scorer = Scorer([function.spec], RewardOptions(on_error="skip", sample_timeout_s=60.0))
     function = scorer.functions[0]
@@ -124,7 +129,7 @@ def check_gold(
     seconds: list[float],
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    verifier = scorer.functions[0].verifier
+    verifier = verifier_of(scorer.functions[0])
     for number, row in enumerate(rows):
         gold = gold_of(verifier, row)
         text = through(tokenizer, verifier.render_gold(gold, row) if verifier is not None else str(gold))
@@ -156,7 +161,7 @@ def check_attacks(
     rows: Sequence[Mapping[str, Any]],
     seconds: list[float],
 ) -> None:
-    verifier = scorer.functions[0].verifier
+    verifier = verifier_of(scorer.functions[0])
     golds = list({str(gold_of(verifier, row)): gold_of(verifier, row) for row in rows[:200]}.values())
     attacks = attacks_for(verifier)
     for number, row in enumerate(attacked):
@@ -189,6 +194,12 @@ def check_attacks(
                             judgement.detail,
                         )
                     )
+
+
+def verifier_of(function: RewardFunction) -> Verifier | None:
+    """The verifier itself, or the one inside a term such as `cosine`."""
+    inner = getattr(function.fn, "verifier", None)
+    return function.verifier or (inner if isinstance(inner, Verifier) else None)
 
 
 def attacks_for(verifier: Verifier | None) -> Sequence[str]:

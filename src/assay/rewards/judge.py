@@ -53,6 +53,8 @@ class LLMJudge:
     variable `api_key_env`.
     """
 
+    auditable = False
+
     def __init__(
         self,
         model: str,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from assay.records import Group, Outcome
+from assay.records import Completion, Group, Outcome
 from assay.rewards.registry import RewardFunction
 
+LOGGER = logging.getLogger("assay.rewards")
 COUNTED = (Outcome.UNPARSABLE, Outcome.TIMEOUT, Outcome.ERROR, Outcome.NOT_APPLICABLE)
 
 
@@ -45,6 +47,10 @@ def round_metrics(
     return metrics
 
 
+def applies(completion: Completion) -> bool:
+    return any(judgement.outcome is not Outcome.NOT_APPLICABLE for judgement in completion.judgements.values())
+
+
 def shares(judgements: Sequence[Any], suffix: str) -> dict[str, float]:
     total = len(judgements)
     applicable = sum(judgement.outcome is not Outcome.NOT_APPLICABLE for judgement in judgements)
@@ -56,3 +62,24 @@ def shares(judgements: Sequence[Any], suffix: str) -> dict[str, float]:
     unreadable = sum(judgement.detail.startswith("gold unreadable") for judgement in judgements)
     metrics[f"verifier/gold_unreadable_frac{suffix}"] = unreadable / applicable if applicable else 0.0
     return metrics
+
+
+def report_failures(groups: Sequence[Group]) -> None:
+    """One warning a round and cause for what was not the completions' fault, with an example."""
+    causes: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
+    for group in groups:
+        for index, completion in enumerate(group.completions):
+            for name, judgement in completion.judgements.items():
+                if judgement.outcome in (Outcome.ERROR, Outcome.TIMEOUT):
+                    causes[name, str(judgement.outcome)] += 1
+                    where = f"completion {index} of prompt {group.prompt.content_key or group.prompt.content!r}"
+                    examples.setdefault((name, str(judgement.outcome)), f"{judgement.detail} ({where})")
+    for (name, outcome), count in causes.items():
+        LOGGER.warning("reward %s: %d x %s, first: %s", name, count, outcome, examples[name, outcome][:400])
+    skipped = [group for group in groups if not any(map(applies, group.completions))]
+    if skipped:
+        LOGGER.warning(
+            "no reward function applies to %d of %d groups, for one prompt %r: they cannot be learned from",
+            len(skipped), len(groups), skipped[0].prompt.content_key or skipped[0].prompt.content,
+        )  # fmt: skip

@@ -51,10 +51,6 @@ class RewardOptions:
     correct_threshold: Annotated[
         float, "Where no function gives verdicts: the reward from which on a completion counts as correct."
     ] = 1.0
-    aggregation: Annotated[
-        Literal["sum", "gdpo"],
-        "`gdpo` normalises each function inside the group before summing, so that a rare failure is not drowned.",
-    ] = "sum"
     workers: Annotated[int, "How many completions are marked at once; 0 takes the number of cores."] = 0
     sample_timeout_s: Annotated[float, "Wall-clock seconds that one function may take for one completion."] = 30.0
     round_timeout_s: Annotated[float, "Wall-clock seconds that marking a whole round may take."] = 1800.0

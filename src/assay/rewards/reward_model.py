@@ -17,6 +17,8 @@ class RewardModel:
     `max_length` tokens from the left, so that the completion is always seen. One call at a time.
     """
 
+    auditable = False
+
     def __init__(
         self,
         model: Any,

@@ -24,7 +24,7 @@ from assay.rewards.contract import (
     samples_of,
 )
 from assay.rewards.isolated import Isolated
-from assay.rewards.metrics import round_metrics
+from assay.rewards.metrics import report_failures, round_metrics
 from assay.rewards.options import RewardOptions
 from assay.rewards.registry import RewardFunction, load_rewards
 from assay.rewards.threads import LoopThread, ThreadPool, TimeLimit, settle
@@ -121,6 +121,7 @@ class Scorer:
                 pending.done.result()
             self.mark_round(groups, trainer_state)
             marks = [self.marks.get(id(group), []) for group in groups]
+            report_failures(groups)
             return round_metrics(groups, self.functions, marks)
         finally:
             with self.lock:

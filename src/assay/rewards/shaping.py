@@ -89,6 +89,8 @@ def missing_think(text: str) -> str:
 class Overlong:
     """DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13): 0 up to max_length - cache, then linear to -1."""
 
+    auditable = False
+
     def __init__(self, max_length: int, cache: int):
         if not 0 <= cache <= max_length:
             raise InputError(f"rewards: overlong: cache is {cache}; use 0 to max_length ({max_length})")
@@ -106,6 +108,8 @@ class Overlong:
 
 class LengthCost:
     """`-per_token` for every token past `budget`, at most `max_cost` in all."""
+
+    auditable = False
 
     def __init__(self, budget: int, per_token: float = 0.001, max_cost: float = 1.0):
         if budget < 0 or per_token < 0 or max_cost < 0:
@@ -165,6 +169,8 @@ class Cosine:
 class Repetition:
     """`max_penalty` times the share of repeated token n-grams (arXiv 2502.03373): 0 without repetition."""
 
+    auditable = False
+
     def __init__(self, ngram_size: int = 3, max_penalty: float = -1.0):
         if max_penalty > 0 or ngram_size < 1:
             raise InputError(
@@ -190,6 +196,7 @@ class Language(Verifier):
     tells scripts apart, not languages that share one: French passes as `latin`.
     """
 
+    auditable = False
     gives_verdicts = False
     needs_gold = False
 

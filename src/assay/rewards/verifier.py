@@ -40,6 +40,9 @@ class Verifier(ABC):
 
     needs_gold: bool = True
 
+    auditable: bool = True
+    """False where neither gold nor a non-answer says anything about it: a term of length or language."""
+
     checks_answer: bool = True
     """False where the verdict is about the form alone; another function's verdict then sets `correct`, if any."""
 

@@ -23,7 +23,15 @@ from assay.rewards.answers.structure import (
     read_sequence,
     relations,
 )
-from assay.rewards.answers.text import drop_remark, number_in_prose, same_choice, same_text, same_time, synonyms
+from assay.rewards.answers.text import (
+    drop_remark,
+    number_in_prose,
+    same_choice,
+    same_ratio,
+    same_text,
+    same_time,
+    synonyms,
+)
 
 Algebra = Callable[[dict[str, Any]], dict[str, Any]]
 MAX_ITEMS = 64
@@ -128,7 +136,8 @@ class Comparison:
     # Gold is something else
 
     def by_time(self, answer: str, gold: str, nested: bool) -> bool | None:
-        return same_time(answer, gold)
+        decided = same_time(answer, gold)
+        return same_ratio(answer, gold) if decided is None else decided
 
     def by_base(self, answer: str, gold: str, nested: bool) -> bool | None:
         reference = read_base(gold)

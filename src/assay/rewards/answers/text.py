@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 CHOICE_GOLD = re.compile(r"\(?([A-J])\)?[.):]?|\(([A-J])\)\s+\S.*|([A-J])[.):]\s+\S.*")
 CHOICE = re.compile(r"(?:(?:option|choice|answer)\s*)?\(?([A-Ja-j])(?:\)\s*[:.]?\s*|[.:]\s*|\s*$)(.*)", re.IGNORECASE)
 MANY_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:\s*,\s*|\s*and\s*|\s*&\s*|\s*)\(?[A-J]\)?){1,8}")
 OTHER_CHOICE = re.compile(r"\b(?:or|and|not)\b|(?<![A-Za-z])\(?[A-J]\)")
 CLOCK = re.compile(r"(\d{1,2})\s*:\s*(\d{2})(?:\s*:\s*(\d{2}))?\s*([ap])?\.?\s*(?:m\.?)?", re.IGNORECASE)
+RATIO = re.compile(r"[1-9]\d{0,11}(?:\s*:\s*[1-9]\d{0,11})+")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}/\d{1,2}/\d{2,4}")
 REMARK = re.compile(r"\s*(?:\(([^()]*(?:\([^()]*\)[^()]*)*)\)|\[([^\[\]]*)\])\s*$")
 HEDGE = re.compile(r"\b(?:or|not|either|maybe|perhaps|possibly|else|unless|wrong|incorrect)\b", re.IGNORECASE)
@@ -65,7 +67,7 @@ def same_time(answer: str, gold: str) -> bool | None:
         return answer == gold if DATE.fullmatch(gold) or DATE.fullmatch(answer) else None
     stated = CLOCK.fullmatch(answer)
     if stated is None:
-        return None if ":" not in answer else False
+        return None if RATIO.fullmatch(gold) else False
     halves = (stated.group(4) or "").lower(), (reference.group(4) or "").lower()
     minutes = [minutes_of(match) for match in (stated, reference)]
     if (halves[0] and halves[1]) or not any(halves):
@@ -77,6 +79,23 @@ def same_time(answer: str, gold: str) -> bool | None:
     return minutes[0] == minutes[1] or [int(stated.group(i) or 0) for i in (1, 2, 3)] == [
         int(reference.group(i) or 0) for i in (1, 2, 3)
     ]
+
+
+def same_ratio(answer: str, gold: str) -> bool | None:
+    """Both as ratios, in lowest terms; `3:4` is also the fraction. None where gold has no colon of its own."""
+    if ":" not in gold or any(bracket in gold for bracket in "({["):
+        return None
+    terms = [[Fraction(term) for term in text.split(":")] for text in (answer, gold) if RATIO.fullmatch(text)]
+    if not RATIO.fullmatch(gold):
+        return None if any(map(str.isalpha, gold.replace("\\ldots", ""))) else answer == gold
+    if len(terms) == 2:
+        same_length = len(terms[0]) == len(terms[1])
+        return same_length and all(a * terms[1][0] == b * terms[0][0] for a, b in zip(*terms))
+    number = re.fullmatch(r"(\d+)/(\d+)|\\frac\{(\d+)\}\{(\d+)\}", answer)
+    if number is None or len(terms[0]) != 2:
+        return False
+    top, bottom = (int(part) for part in number.groups() if part)
+    return bool(bottom) and Fraction(top, bottom) == terms[0][0] / terms[0][1]
 
 
 def minutes_of(match: re.Match[str]) -> int:

@@ -83,6 +83,13 @@ def test_passk_of_base_and_trained(runs):
     texts = [sorted((runs / "grpo-seed0" / "passk" / name).glob("samples-*.parquet")) for name in ("base", "trained")]
     assert [len(found) for found in texts] == [1, 1]
     assert texts[0][0].read_bytes() != texts[1][0].read_bytes()  # the trained adapters did load
+    other = assay(
+        "passk", runs / "dr_grpo-seed0", "--n", 8, "--problems", 5,
+        "--against", runs / "grpo-seed0" / "passk" / "trained", "--json",
+    )  # fmt: skip
+    assert other.returncode == 0, other.stderr
+    assert list(json.loads(other.stdout)["pass_at_k"])[1] == "trained"
+    assert json.loads(other.stdout)["change"] is not None
     more = assay("passk", runs / "grpo-seed0", "--n", 8, "--problems", 5, "--seed", 9, "--json")
     assert more.returncode == 2
     assert "begun with seed" in more.stderr

@@ -40,6 +40,9 @@ def passk(
         str, typer.Option(help="i/N: sample only every N-th file, from the i-th; N machines share a folder.")
     ] = "0/1",
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    against: Annotated[
+        Path | None, typer.Option(help="Samples of another model, such as OTHER/passk/trained, in place of the base.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder of samples and results; by default RUN/passk.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -54,12 +57,13 @@ def passk(
     sampling = {"max_tokens": tokens, "temperature": temperature, "top_p": top_p}
     if temperature <= 0 and n > 1:
         raise InputError("--temperature 0 writes the same answer n times; pass@k needs one above 0")
-    names, part = models(model, source), parse_shard(shard)
+    names, part = models(model or ("trained" if against and source.is_dir() else None), source), parse_shard(shard)
     fill(config, names, source, folder, (problems, n, seed), part, sampling)
     if part[1] > 1:
         note(f"shard {shard} is sampled; when all are, the same command without --shard reports")
         return
-    tallies = {name: tally(folder / name, n) for name in names}
+    others = {} if against is None else {str(against): tally(against, n)}
+    tallies = {**others, **{name: tally(folder / name, n) for name in names}}
     found = report(tallies, k or None)
     write_report(found, tallies, folder, f"{source.name}: {found.problems} problems, {found.n} samples each")
     if as_json:

@@ -94,6 +94,7 @@ class Trainer:
         self.rounds = 0
         self.peak = options.peak_learning_rate(policy.has_adapters)
         self.stop_requested = False
+        self.told: str | None = None
 
     def run(self) -> int:
         """Train to the end, or to an interrupt; returns the number of updates that are done."""
@@ -114,6 +115,7 @@ class Trainer:
             epoch = self.producer.draws / len(self.curriculum.prompts)
             state = TrainerState(self.step, self.options.steps, epoch)
             collected = self.producer.collect(self.curriculum, self.options.prompts_per_round, self.step, state)
+            self.tell(self.curriculum.note())
             self.monitor.phase("train")
             round_ = self.collator(collected.groups)
             self.updates(round_, collected.groups, {**collected.metrics, **round_.metrics})
@@ -186,6 +188,12 @@ class Trainer:
             "evaluation": self.evaluate,
             "monitor": self.monitor,
         }
+
+    def tell(self, note: str | None) -> None:
+        """Say what the pool as a whole has come to, once."""
+        if note and note != self.told:
+            self.monitor.message(note)
+        self.told = note
 
     def kept(self) -> str:
         steps = self.checkpoints.steps()

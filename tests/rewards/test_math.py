@@ -257,6 +257,7 @@ def test_gsm8k_gold_is_what_follows_the_marker():
 
 def test_a_raw_rationale_as_gold_is_read_or_refused_but_never_zero_on_every_row():
     with_marker, without = RATIONALE, RATIONALE.split("####")[0]
+    prose = "He packs eighteen crates on Sunday and twice as many on Monday, so that both days make 54 crates in all."
     for verifier in (Math(), Gsm8k()):
         assert verifier.judge("\\boxed{1054}", with_marker, {}).reward == 1.0
         assert verifier.judge("So.\n#### 1,054", with_marker, {}).reward == 1.0
@@ -264,6 +265,8 @@ def test_a_raw_rationale_as_gold_is_read_or_refused_but_never_zero_on_every_row(
         refused = verifier.judge("#### 54", without, {})
         assert refused.outcome is Outcome.ERROR
         assert refused.detail.startswith("gold unreadable")
+        assert verifier.judge("#### 54", prose, {}).detail.startswith("gold unreadable")
+        assert verifier.judge("\\boxed{all reals but 0}", "all reals but 0", {}).reward == 1.0
         verifier.close()
 
 

@@ -18,6 +18,8 @@ from assay.rewards.verifier import Verifier, correct, failed, unparsable, wrong
 from assay.rewards.workers import JobFailed, LimitReached, Limits, WorkerLost, WorkerPool
 
 NO_GOLD = {"", "n/a", "na", "null", "nan", "?", "-", "tbd", "unknown"}
+PROSE = re.compile(r"[^\W\d_]{2,}")
+MAX_GOLD_WORDS = 15
 ALGEBRA = "assay.rewards.answers.symbolic:handle"
 DOLLARS = re.compile(r"^\s*(?:\$\$(.*)\$\$|\$(.*[^\\])\$|\\\((.*)\\\)|\\\[(.*)\\\])\s*$", re.DOTALL)
 
@@ -181,6 +183,8 @@ def read_gold(gold: str, raw: bool = False) -> str:
             raise GoldUnreadable(str(error)) from error
     if text.strip().lower() in NO_GOLD:
         raise GoldUnreadable(f"empty ({gold[:20]!r})")
+    if len(PROSE.findall(re.sub(r"\\[A-Za-z]+", " ", text[:MAX_ANSWER]))) > MAX_GOLD_WORDS:
+        raise GoldUnreadable(f"a text of many words, not an answer: {text[:60]!r}")
     reference = text if len(text) > MAX_ANSWER else normalise(text)
     if not reference:
         raise GoldUnreadable(f"nothing is left of {gold[:40]!r} after normalising")

@@ -12,6 +12,7 @@ import numpy as np
 from assay.api.models import save_model
 from assay.api.session import Session
 from assay.evaluation.progress import Heldout, HeldoutSet
+from assay.evaluation.verdicts import HeldoutLog
 from assay.monitoring.metrics import rollout_metrics
 from assay.monitoring.monitor import MonitorProtocol
 from assay.ranks import Ranks
@@ -69,13 +70,14 @@ class RunReports:
 class Evaluation:
     """Held-out evaluation as the loop calls it: when due, measure, report, keep the best model."""
 
-    def __init__(self, session: Session, reports: RunReports, models: Path) -> None:
+    def __init__(self, session: Session, reports: RunReports, run: Path) -> None:
         config = session.config
         prompts = session.pool.heldout[: config.eval.prompts]
         self.session = session
         self.reports = reports
-        self.models = models
+        self.models = run / "model"
         self.last_figure: dict[str, float] = {}
+        self.verdicts = HeldoutLog(run)
         self.heldout: Heldout | None = None
         if prompts:
             can_compare = session.policy.has_adapters
@@ -93,9 +95,15 @@ class Evaluation:
         self.reports.phase("evaluate", len(self.heldout.sets[0].prompts))
         result = self.heldout.evaluate(step)
         self.last_figure = dict(result.metrics)
+        if self.session.ranks.is_main:
+            self.verdicts.append(result)
         if result.is_best and step > 0 and self.session.ranks.is_main:
             save_model(self.session.policy, self.session.tokenizer, self.models / "best")
         self.reports.heldout(step, result.metrics)
+
+    def rewind(self, step: int) -> None:
+        """Forget verdicts of later steps."""
+        self.verdicts.rewind(step)
 
     def log_probs(self, groups: list[Group]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(policy's, base model's) log-probabilities of each completion, a group at a time."""

@@ -115,7 +115,7 @@ def run_session(session: Session, directory: RunDirectory, on_step: OnStep | Non
     config, ranks, started = session.config, session.ranks, time.monotonic()
     monitor = Monitor(directory.path, config.monitoring, config.train.steps) if ranks.is_main else NullMonitor()
     reports = RunReports(monitor, config.objective.multi_objective_aggregation == "normalize_then_sum", on_step)
-    evaluation = Evaluation(session, reports, directory.model)
+    evaluation = Evaluation(session, reports, directory.path)
     trainer = build_trainer(session, directory, reports, evaluation)
     if ranks.is_main and not directory.config.exists():
         write_whole(directory.config, dump_config(config, session.measured))

@@ -44,6 +44,8 @@ class Evaluates(Protocol):
 
     def __call__(self, step: int, last: bool) -> None: ...
 
+    def rewind(self, step: int) -> None: ...
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
@@ -152,6 +154,7 @@ class Trainer:
             self.load_state_dict(state)
         if self.ranks.is_main:
             self.monitor.rewind(self.step if steps else -1)
+            self.evaluate.rewind(self.step if steps else -1)
         self.ranks.barrier()
         self.engine.push(self.policy.named_full_weights(), self.step)
         return bool(steps)

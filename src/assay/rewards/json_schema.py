@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,18 +174,35 @@ class JsonFields(JsonTask):
         return (type(value) is type(reference) and value == reference) or is_number(value, reference)
 
 
-class EmailSchema(JsonSchema):
-    """The support-email task: exactly the five keys, each of its type; rows of another task are not applicable."""
+def email_schema(fields: Sequence[str] = ()) -> dict[str, Any]:
+    """The e-mail task's schema, or its part for some of the five fields.
 
-    def __init__(self, gold_column: str = "gold", task: str = EMAIL_TASK):
-        super().__init__(EMAIL_SCHEMA, gold_column, task)
+    >>> email_schema(["order_id"])["required"]
+    ['order_id']
+    """
+    if unknown := [name for name in fields if name not in EMAIL_SCHEMA["properties"]]:
+        raise InputError(
+            f"rewards: the e-mail task has no field {unknown[0]!r}; it has {', '.join(EMAIL_SCHEMA['required'])}"
+        )
+    names = list(fields or EMAIL_SCHEMA["required"])
+    return {**EMAIL_SCHEMA, "properties": {name: EMAIL_SCHEMA["properties"][name] for name in names}, "required": names}
+
+
+class EmailSchema(JsonSchema):
+    """The support-email task: exactly the five keys (or those of `fields`), each of its type; rows of another task are
+    not applicable."""
+
+    def __init__(self, fields: Sequence[str] = (), gold_column: str = "gold", task: str = EMAIL_TASK):
+        super().__init__(email_schema(fields), gold_column, task)
 
 
 class EmailFields(JsonFields):
-    """The support-email task: 0.2 for each of the five fields that equals gold's."""
+    """The support-email task: 0.2 for each of the five fields (an equal share for each of `fields`) that equals gold's."""
 
-    def __init__(self, gold_column: str = "gold", task: str = EMAIL_TASK, casefold: bool = False):
-        super().__init__(tuple(EMAIL_SCHEMA["required"]), gold_column, task, casefold)
+    def __init__(
+        self, fields: Sequence[str] = (), gold_column: str = "gold", task: str = EMAIL_TASK, casefold: bool = False
+    ):
+        super().__init__(tuple(email_schema(fields)["required"]), gold_column, task, casefold)
 
 
 def is_number(*values: Any) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from assay.errors import InputError
 from assay.prompts.tasks.email_parts import HELDOUT, ISSUE_TYPES, SENTIMENTS, TRAIN, Parts
 from assay.rewards.json_schema import EMAIL_SCHEMA
+from assay.rewards.json_schema import email_schema as rewards_schema
 
 FIELDS = tuple(EMAIL_SCHEMA["properties"])
 CHOICES = {
@@ -42,12 +43,7 @@ def email_schema(fields: Sequence[str] = FIELDS) -> dict[str, Any]:
     >>> email_schema(["order_id"])["required"]
     ['order_id']
     """
-    properties = EMAIL_SCHEMA["properties"]
-    return {
-        **EMAIL_SCHEMA,
-        "properties": {name: properties[name] for name in checked_fields(fields)},
-        "required": list(fields),
-    }
+    return rewards_schema(checked_fields(fields))
 
 
 def checked_fields(fields: Sequence[str]) -> list[str]:

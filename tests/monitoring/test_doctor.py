@@ -61,6 +61,24 @@ def test_the_suite_is_wide_enough():
     assert all(name in RULES for questions in SYMPTOMS.values() for question in questions for name in question.rules)
 
 
+def test_every_key_that_is_advised_exists():
+    import re
+    from pathlib import Path
+
+    import assay.monitoring
+    from assay.config.load import plain
+    from assay.config.schema import RunConfig
+    from assay.monitoring.sources import flatten
+
+    keys = set(flatten(plain(RunConfig())))
+    sections = "|".join({key.split(".")[0] for key in keys if "." in key})
+    room = Path(assay.monitoring.__file__).parent
+    for path in [*(room / "doctor").glob("rules_*.py"), *(room / "preflight").glob("*.py")]:
+        for key in re.findall(rf'"((?:{sections})\.[a-z_.]+)"', path.read_text()):
+            known = key in keys or key.rpartition(".")[0] in keys or any(name.startswith(key + ".") for name in keys)
+            assert known, f"{path.name} advises {key}, which is no key of the configuration"
+
+
 def test_simulated_metrics_are_what_the_real_ones_say(tmp_path):
     from assay.monitoring.metrics import rollout_metrics
 

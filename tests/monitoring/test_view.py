@@ -186,7 +186,7 @@ def test_restored_records_are_what_was_stored(run):
     again = rows_of_groups(1, [restored])
     for old, new in zip(rows, again):
         for name in ("prompt", "text", "token_ids", "loss_mask", "finish", "num_tokens", "prompt_key"):
-            assert old[name] == new[name], name
+            assert np.array_equal(old[name], new[name]), name
 
 
 def test_a_million_completions_open_at_once(tmp_path):

@@ -93,7 +93,7 @@ SCHEMA = pa.schema(
 
 
 def rows_of_groups(step: int, groups: Sequence[Group], gold_field: str = "") -> list[dict[str, Any]]:
-    """One dictionary a completion, by the schema's names."""
+    """One dictionary a completion, by the schema's names; token columns are numpy arrays."""
     return [row for index, group in enumerate(groups) for row in _rows_of_group(step, index, group, gold_field)]
 
 
@@ -122,9 +122,9 @@ def _completion_columns(completion: Completion) -> dict[str, Any]:
     return {
         "text": completion.text,
         "messages": None if isinstance(completion.content, str) else _json(completion.content),
-        "token_ids": _joined([segment.token_ids for segment in segments]),
-        "loss_mask": _joined([segment.loss_mask for segment in segments]),
-        "sampling_logps": _joined([segment.sampling_logps for segment in segments]),
+        "token_ids": _joined([segment.token_ids for segment in segments], np.int32),
+        "loss_mask": _joined([segment.loss_mask for segment in segments], np.bool_),
+        "sampling_logps": _joined([segment.sampling_logps for segment in segments], np.float32),
         "segment_lengths": [len(segment) for segment in segments],
         **{name: _token_values(completion.tags.get(name)) for name in TOKEN_TAGS},
         "num_tokens": completion.num_tokens,
@@ -158,12 +158,13 @@ def gold_of(row: Mapping[str, Any], gold_field: str = "") -> str | None:
     return None
 
 
-def _joined(parts: Sequence[np.ndarray]) -> list[Any]:
-    return np.concatenate(parts).tolist() if parts else []
+def _joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    """Arrays, not lists: arrow takes them over several times faster."""
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
-def _token_values(values: Any) -> list[float] | None:
-    return None if values is None else np.asarray(values, dtype=np.float32).tolist()
+def _token_values(values: Any) -> np.ndarray | None:
+    return None if values is None else np.asarray(values, dtype=np.float32)
 
 
 def _json(value: Any) -> str:

@@ -90,10 +90,10 @@ def open_trackers(run_dir: Path, options: MonitorOptions, config: Mapping[str, A
 def _load(package: str) -> Any:
     try:
         return importlib.import_module(package)
-    except ImportError:
+    except ImportError as error:
         raise InputError(
-            f"monitoring.trackers names {package!r}, which is not installed; run: pip install {package}"
-        ) from None
+            f"monitoring.trackers names {package!r}, which cannot be imported ({error}); run: pip install {package}"
+        ) from error
 
 
 def _run_id(run_dir: Path) -> str:

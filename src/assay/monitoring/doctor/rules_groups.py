@@ -149,8 +149,8 @@ def pool_shrinks(case: Case) -> Finding | None:
         "info" if mastered else "warning",
         "the share of groups that teach has halved" + (" because the prompts are mastered" if mastered else ""),
         f"mixed groups: {start:.0%} in the first steps, {now:.0%} now; {success} is {case.recent(success):.2f}",
-        "let the curriculum refill uniform groups or prefer prompts in the middle (curriculum.dynamic_sampling)",
-        key="curriculum.dynamic_sampling",
+        "let the curriculum refill uniform groups or prefer prompts in the middle",
+        key="refill.dynamic_sampling",
         window=case.span(name),
     )
 

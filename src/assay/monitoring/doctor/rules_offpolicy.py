@@ -150,7 +150,7 @@ def stale(case: Case) -> Finding | None:
         + (f" (limit {limit})" if limit else "")
         + f", and {gap} rose {case.trend(gap, whole=True)}",
         "a shallower pipeline, and an objective with a trust region (clipping or a truncated weight)",
-        key="rollout.max_staleness",
+        key="train.steps_per_generation",
         window=case.span("staleness/mean"),
     )
 
@@ -166,6 +166,6 @@ def dropped(case: Case) -> Finding | None:
         "groups are discarded as stale, the long ones first",
         f"{rate} of the finished groups were thrown away",
         "finish and withhold instead of cancelling; generate less far ahead",
-        key="rollout.max_staleness",
+        key="train.steps_per_generation",
         window=case.span("staleness/dropped_frac"),
     )

@@ -49,7 +49,7 @@ def verifier_sick(case: Case) -> Finding | None:
             key="rewards.functions",
             window=case.span(f"verifier/{next(iter(sick))}_frac"),
         )
-    if not case.has("verifier/latency_p95"):
+    if len(case.history.series("verifier/latency_p95")[1]) < case.thresholds.trend_steps:
         return None
     found = case.trend("verifier/latency_p95", whole=True)
     if found.rises() and found.start > 0 and found.end > case.thresholds.verifier_latency_factor * found.start > 0.02:

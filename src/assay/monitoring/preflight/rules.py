@@ -76,8 +76,8 @@ def gold_paid(evidence: Evidence) -> Found | str:
     if not judged:
         raise Missing("needs a verifier that judges gold")
     if not bad:
-        return "; "
-        "".join(f"{item.verifier}: {item.gold_paid} of {item.gold_paid + item.false_negatives}" for item in judged)
+        shares = (f"{item.verifier}: {item.gold_paid} of {item.gold_paid + item.false_negatives}" for item in judged)
+        return "; ".join(shares)
     worst = min(bad, key=lambda report: report.gold_paid)
     shown = "; ".join(f"{item.text[-80:]!r} gave {item.outcome}" for item in worst.offences[:2])
     return (
@@ -185,18 +185,19 @@ def signal(evidence: Evidence) -> Found | str:
 
 
 def mixed_share(counts: list[tuple[int, int]], size: int) -> float:
-    """Expected share of mixed groups of `size`, with each prompt's rate under a Beta(1/2, 1/2) posterior.
+    """Expected share of mixed groups of `size`, given (right, judged) of a few prompts.
 
-    E[p^G] under Beta(a, b) is the product of (a + i)/(a + b + i) for i < G. Small samples overstate variety less than
-    plugging in the observed rate would understate it.
+    Each prompt's rate has a Beta prior of weight one around the pooled rate, so that "0 of 8" of a hopeless pool stays
+    hopeless while "0 of 8" beside solved prompts does not. E[p^G] under Beta(a, b) = prod (a + i)/(a + b + i), i < G.
 
-    >>> round(mixed_share([(4, 8)], 8), 2), mixed_share([(0, 100_000)], 8) < 0.001
-    (0.96, True)
+    >>> round(mixed_share([(4, 8)], 8), 2), mixed_share([(0, 8)] * 8, 8) < 0.05
+    (0.95, True)
     """
+    pooled = (sum(right for right, _ in counts) + 0.5) / (sum(judged for _, judged in counts) + 1)
     steps = np.arange(size)
     shares = []
     for right, judged in counts:
-        a, b = right + 0.5, judged - right + 0.5
+        a, b = right + pooled, judged - right + 1 - pooled
         shares.append(1 - np.prod((a + steps) / (a + b + steps)) - np.prod((b + steps) / (a + b + steps)))
     return float(np.mean(shares))
 

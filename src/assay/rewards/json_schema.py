@@ -197,7 +197,7 @@ class EmailSchema(JsonSchema):
 
 
 class EmailFields(JsonFields):
-    """The support-email task: 0.2 for each of the five fields (an equal share for each of `fields`) that equals gold's."""
+    """The support-email task: an equal share (0.2 for all five) for each field that equals gold's."""
 
     def __init__(
         self, fields: Sequence[str] = (), gold_column: str = "gold", task: str = EMAIL_TASK, casefold: bool = False

@@ -53,20 +53,24 @@ def draw(logits: torch.Tensor, samplings: Sequence[Sampling], uniforms: Sequence
     temperatures = [sampling.temperature or 1.0 for sampling in samplings]
     if any(temperature != 1.0 for temperature in temperatures):
         scores = scores / torch.tensor(temperatures, device=scores.device)[:, None]
-    if any(sampling.is_truncated for sampling in samplings):
+    is_truncated = any(sampling.is_truncated for sampling in samplings)
+    if is_truncated:
         scores = torch.stack([truncate(row, sampling) for row, sampling in zip(scores, samplings)])
     top = scores.max(-1, keepdim=True)
-    weights = (scores - top.values).exp_()
+    shifted = scores - top.values
+    weights = shifted.exp()
     blocks = _block_sums(weights)
     total = blocks[:, -1:]
     tokens = _invert(weights, blocks, torch.tensor(uniforms, dtype=torch.float64, device=scores.device))
-    greedy = torch.tensor([sampling.temperature == 0 for sampling in samplings], device=scores.device)
-    tokens = torch.where(greedy, top.indices.squeeze(1), tokens)
-    shifted = scores.gather(1, tokens[:, None]) - top.values
+    if any(sampling.temperature == 0 for sampling in samplings):
+        greedy = torch.tensor([sampling.temperature == 0 for sampling in samplings], device=scores.device)
+        tokens = torch.where(greedy, top.indices.squeeze(1), tokens)
     log_total = total.log()
-    logps = (shifted.double() - log_total).squeeze(1).float()
-    # sum p (s - max) with 0 * -inf = 0 for the tokens that truncation removed.
-    mean = torch.linalg.vecdot(weights, (scores - top.values).clamp_(min=-1e4)).double() / total.squeeze(1)
+    logps = (shifted.gather(1, tokens[:, None]).double() - log_total).squeeze(1).float()
+    if is_truncated:
+        # sum p (s - max), with 0 * -inf = 0 for the tokens that truncation removed.
+        shifted = shifted.clamp_(min=-1e4)
+    mean = torch.linalg.vecdot(weights, shifted).double() / total.squeeze(1)
     return Draw(tokens, logps, (log_total.squeeze(1) - mean).float())
 
 

@@ -15,6 +15,7 @@ import argparse
 import gc
 import os
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -38,7 +39,7 @@ TASKS: list[tuple[str, list[Any]]] = [
     ("import re\ndef f(s): return re.findall(r'\\d+', s)", [((f"a{n}b",), [str(n)]) for n in range(5)]),
 ]  # fmt: skip
 WARM = "import collections, heapq, bisect, itertools, functools, re, json, math, random, decimal, datetime, dataclasses"
-USUAL_BWRAP = "--unshare-all --die-with-parent --ro-bind / / --dev /dev --tmpfs /tmp --clearenv --cap-drop ALL".split()  # noqa: SIM905
+USUAL_BWRAP = "--unshare-all --die-with-parent --ro-bind / / --dev /dev --tmpfs /tmp --clearenv --cap-drop ALL"
 
 
 def rate(count: int, seconds: float) -> float:
@@ -79,32 +80,43 @@ def cold(count: int, prefix: list[str], imports: str, workers: int) -> float:
     return rate(count, time.perf_counter() - start)
 
 
+def cpu() -> float:
+    """CPU seconds of this process and of all its children that have ended."""
+    both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+
+
 def speed(programs: int, rounds: int, bwrap: str | None, level: str) -> None:
-    cores = len(os.sched_getaffinity(0))
-    share = max(10, programs // 5)
-    contestants: dict[str, list[float]] = {}
+    cores, share = len(os.sched_getaffinity(0)), max(10, programs // 5)
+    others: dict[str, tuple[list[str], str]] = {"cold python": ([], ""), "cold python + imports": ([], WARM)}
+    if bwrap:
+        prefix = [bwrap, *USUAL_BWRAP.split()]
+        others |= {"bubblewrap + cold python": (prefix, ""), "bubblewrap + cold python + imports": (prefix, WARM)}
+    rates: dict[str, list[float]] = {"assay": [], **{name: [] for name in others}}
+    spent = dict.fromkeys(rates, 0.0)
     latencies: list[float] = []
+    begin = cpu()
     with Sandbox(SandboxOptions(at_most=level)) as box:
-        executor = LocalExecutor(box)
-        ours(executor, 50)
         for number in range(rounds):
-            got, walls = ours(executor, programs)
+            got, walls = ours(LocalExecutor(box), programs)
+            rates["assay"].append(got)
             latencies += walls
-            contestants.setdefault(f"assay, {box.isolation.level.label}", []).append(got)
-            contestants.setdefault("cold python", []).append(cold(share, [], "", cores))
-            contestants.setdefault("cold python + imports", []).append(cold(share, [], WARM, cores))
-            if bwrap:
-                prefix = [bwrap, *USUAL_BWRAP]
-                contestants.setdefault("bubblewrap + cold python", []).append(cold(share, prefix, "", cores))
-                contestants.setdefault("bubblewrap + cold python + imports", []).append(
-                    cold(share, prefix, WARM, cores)
-                )
+            for name, (prefix, imports) in others.items():
+                before = cpu()
+                rates[name].append(cold(share, prefix, imports, cores))
+                spent[name] += cpu() - before
             print(f"round {number + 1}/{rounds}", file=sys.stderr)
-    best = next(iter(contestants))
-    print(f"{cores} cores, load {os.getloadavg()[0]:.1f}, {programs} programs a round, 5 calls each")
-    for name, rates in contestants.items():
-        ratio = statistics.median(ours / theirs for ours, theirs in zip(contestants[best], rates, strict=True))
-        print(f"{name:36} {statistics.median(rates):7.1f} programs/s   ours is {ratio:5.2f}x")
+        level = box.isolation.level.label
+    spent["assay"] = cpu() - begin - sum(spent.values())  # starting the workers included
+    print(f"{cores} cores, load {os.getloadavg()[0]:.1f}, {rounds} x {programs} programs, 5 calls each, level {level}")
+    print(f"{'':36} programs/s   ours is   CPU ms   ours takes")
+    mine = spent["assay"] / (rounds * programs)
+    for name, measured in rates.items():
+        each = spent[name] / (rounds * (programs if name == "assay" else share))
+        wall = statistics.median(our / their for our, their in zip(rates["assay"], measured, strict=True))
+        # bubblewrap does not wait for the interpreter inside, so its CPU time cannot be seen from here.
+        used = "       -            -" if name.startswith("bubble") else f"{each * 1e3:8.1f} {mine / each:12.2f}x"
+        print(f"{name:36} {statistics.median(measured):10.1f} {wall:8.2f}x {used}")
     latencies.sort()
     p50, p95 = (latencies[int(len(latencies) * q)] * 1e3 for q in (0.5, 0.95))
     print(f"wall time of one program: p50 {p50:.1f} ms, p95 {p95:.1f} ms")

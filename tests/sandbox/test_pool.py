@@ -306,8 +306,13 @@ def test_an_interpreter_that_ends_without_closing_leaves_nothing(owner):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_soak():
     """10,000 mixed programs, one in twenty hostile: no honest one is judged wrong, nothing is left."""
     script = Path(__file__).parents[2] / "benchmarks" / "sandbox.py"
-    done = subprocess.run([sys.executable, str(script), "soak", "--programs", "10000"], capture_output=True, text=True)
+    wrapper = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "--user", "--map-current-user", "--mount"]
+    if subprocess.run([*wrapper, "true"], capture_output=True).returncode:
+        pytest.skip("this host refuses a private mount namespace, without which no hostile program is run")
+    command = [*wrapper, sys.executable, str(script), "soak", "--programs", "10000"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -61,9 +61,13 @@ class Case:
         return self.run.facts.get(name, default)
 
     def window(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, values) of the recent window: the last `window_share` of the run, at least `window_steps`."""
+        """(steps, values) of the recent window: the last `window_share` of the run, at least `window_steps`.
+
+        A run too short for that is judged by its second half, so that what its first steps had is not held against it.
+        """
         steps, values = self.history.series(self.first_of(name))
-        size = max(self.thresholds.window_steps, int(len(steps) * self.thresholds.window_share))
+        least = max(5, min(self.thresholds.window_steps, (len(steps) + 1) // 2))
+        size = max(least, int(len(steps) * self.thresholds.window_share))
         return steps[-size:], values[-size:]
 
     def span(self, name: str) -> tuple[int, int]:

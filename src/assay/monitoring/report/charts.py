@@ -335,7 +335,7 @@ def times(data: ReportData) -> Any:
     if not phases:
         return None
     figure, axes = new_figure()
-    steps = data.history.series(phases[0])[0]
+    steps = max((data.history.series(name)[0] for name in phases), key=len)
     blocks = np.array_split(np.arange(len(steps)), min(40, len(steps)))
     centre = [steps[block].mean() for block in blocks]
     width = 0.9 * (np.ptp(steps) / len(blocks) if len(blocks) > 1 else 1.0)

@@ -61,3 +61,44 @@ def test_unsafe_levels_need_both_keys(require):
 
     with pytest.raises(ValueError, match="allow_unsafe"):
         SandboxOptions(require=require)
+
+
+COMMAND = """
+import sys
+from assay.sandbox import linux, seccomp
+linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+linux.install_filter(seccomp.emulated_docker(landlock=False).code)
+linux.drop_capabilities()
+sys.argv = ["assay", *sys.argv[1:]]
+from assay.cli.main import main
+main()
+"""
+
+
+def test_assay_sandbox_exits_1_below_restricted_and_says_why(mount_wrapper):
+    done = subprocess.run(
+        [*mount_wrapper, sys.executable, "-c", COMMAND, "sandbox", "--json"], capture_output=True, text=True
+    )
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["level"]) == (1, "no-read-wall")
+    assert any("Landlock" in reason for reason in report["missing"])
+    assert {probe["promise"]: probe["held"] for probe in report["probes"]}["your files cannot be read"] is False
+    shown = subprocess.run([*mount_wrapper, sys.executable, "-c", COMMAND, "sandbox"], capture_output=True, text=True)
+    assert "would raise it: restricted: Landlock is not available" in shown.stdout
+
+
+@pytest.mark.parametrize("level", ["no-read-wall", "limits-only"])
+def test_unsafe_levels_run_but_say_that_nothing_is_verified(level):
+    from assay.rewards.code import robust_code_reward
+    from assay.rewards.code_grade import LocalExecutor
+    from assay.sandbox import Limits, Sandbox, SandboxOptions
+
+    logged = {}
+    tests = {"kind": "calls", "entry": "f", "cases": [[[1], 2]]}
+    with Sandbox(SandboxOptions(workers=1, at_most=level, require=level, allow_unsafe=True)) as box:
+        assert box.isolation.level.label == level
+        executor = LocalExecutor(box)
+        reward = robust_code_reward(["def f(x): return x + 1"], [tests], executor, log_extra=logged.__setitem__)
+        assert box.run("while True: pass", limits=Limits(cpu_seconds=1, wall_seconds=60)).ended == "cpu_limit"
+    assert reward == [1.0]
+    assert logged["code_integrity"] == ["unverified"]

@@ -58,9 +58,10 @@ def show(isolation: Isolation) -> None:
         here = "held" if probe.held else ("NOT HELD" if due else "not held")
         table.add_row(probe.promise, probe.needed_for.label, f"[{'green' if probe.held else 'red'}]{here}[/]")
     console.print(table)
-    console.print(f"level {isolation.level.label}: {'; '.join(isolation.mechanisms)}", highlight=False)
+    level = f"level {isolation.level.label}: {'; '.join(isolation.mechanisms)}"
+    console.print(level, highlight=False, soft_wrap=True)
     for reason in isolation.missing:
-        console.print(f"would raise it: {reason}", highlight=False, markup=False)
+        console.print(f"would raise it: {reason}", highlight=False, markup=False, soft_wrap=True)
     if isolation.level < Level.RESTRICTED:
         console.print("Below restricted: programs are not run unless `require` and `allow_unsafe` say so.")
 

@@ -231,7 +231,7 @@ def main() -> None:
         confinement.prepare()
         zygote = Zygote(control, confinement)
     except (OSError, ValueError) as error:
-        control.sendall(wire.pack({"op": "hello", "failed": str(error)}))
+        control.sendall(wire.pack({"op": "hello", "failed": getattr(error, "strerror", None) or str(error)}))
         return
     sys.modules["site"].setquit()  # `exit()` ends contest programs, and -S leaves it out
     gc.collect()

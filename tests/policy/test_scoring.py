@@ -260,3 +260,18 @@ def test_full_fine_tuning_in_half_precision_keeps_float32_weights(tiny_folder, d
     for name, gradient in found.items():
         cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0)
         assert cosine > 0.98, f"{name}: {cosine}"
+
+
+def test_fused_experts_get_adapters(tiny_folder):
+    policy = make_policy(tiny_folder("qwen3_moe"))
+    adapted = {name for name in policy.trainable_state_dict() if ".experts." in name}
+    assert adapted
+    merged = dict(policy.named_full_weights())
+    for part in ("gate_up_proj", "down_proj"):
+        name = f"model.layers.0.mlp.experts.{part}"
+        assert not torch.equal(merged[name], policy.transformer.get_parameter(plain_name(policy, name)))
+
+
+def plain_name(policy, name):
+    (found,) = (n for n, _ in policy.transformer.named_parameters() if n.replace(".base_layer", "") == name)
+    return found

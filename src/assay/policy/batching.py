@@ -73,7 +73,7 @@ def _sub_groups(prompt_length: int, row_lengths: Sequence[int], rows: list[int],
         return [rows]
     if room <= 0:
         return [[row] for row in rows]
-    for pieces in range(max(2, -(-total // room)), len(rows) + 1):
+    for pieces in range(min(len(rows), max(2, -(-total // room))), len(rows) + 1):
         bins: list[list[int]] = [[] for _ in range(pieces)]
         loads = [0] * pieces
         for row in sorted(rows, key=lambda r: -row_lengths[r]):

@@ -9,7 +9,7 @@ from scipy.stats import betabinom
 from typer.testing import CliRunner
 
 from assay.monitoring.preflight import RULES, Evidence, preflight
-from assay.monitoring.preflight.rules import mixed_share
+from assay.monitoring.preflight.rules_answers import mixed_share
 from assay.records import Finish, Prompt
 from assay.rewards.audit import AuditReport
 

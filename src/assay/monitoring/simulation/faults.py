@@ -1,4 +1,4 @@
-"""Faults that users reported, each planted alone into an otherwise healthy world."""
+"""Faults that users reported, each planted alone into an otherwise healthy world. A table, hence longer than usual."""
 
 from __future__ import annotations
 

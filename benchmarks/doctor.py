@@ -32,8 +32,11 @@ SUBJECT = {
 }  # fmt: skip
 
 
+SEVERITIES = ("CRITICAL", "WARNING")
+
+
 def rldoctor_findings(command: str, run: SimulatedRun, folder: Path) -> list[tuple[str, str]]:
-    """(detector, severity) in rldoctor's order, without mere information."""
+    """(detector, severity), the severest first as in its headline, without mere information."""
     log = folder / "log.jsonl"
     with open(log, "w") as file:
         for line in run.lines:
@@ -41,11 +44,8 @@ def rldoctor_findings(command: str, run: SimulatedRun, folder: Path) -> list[tup
             file.write(json.dumps(named) + "\n")
     done = subprocess.run([command, "diagnose", str(log), "-f", "json"], capture_output=True, text=True, timeout=120)
     report: dict[str, Any] = json.loads(done.stdout)
-    return [
-        (str(item.get("detector") or item.get("detector_id")), str(item["severity"]).upper())
-        for item in report["findings"]
-        if str(item["severity"]).upper() in ("WARNING", "CRITICAL", "WARN", "CRIT")
-    ]
+    alarms = [(item["detector"], item["severity"]) for item in report["findings"] if item["severity"] in SEVERITIES]
+    return sorted(alarms, key=lambda alarm: SEVERITIES.index(alarm[1]))
 
 
 def trl_first(run: SimulatedRun, folder: Path) -> str:
@@ -55,7 +55,7 @@ def trl_first(run: SimulatedRun, folder: Path) -> str:
 
 
 def judge(fault: Fault, seeds: int, command: str | None) -> dict[str, Any]:
-    hits = {"assay": 0, "assay on TRL's log": 0, "rldoctor": 0}
+    hits = {"assay": 0, "assay on TRL's log": 0, "rldoctor": 0, "anywhere": 0}
     said: dict[str, str] = {}
     for seed in range(seeds):
         run = simulate(fault.plant(World(seed=500 + seed)))
@@ -69,6 +69,7 @@ def judge(fault: Fault, seeds: int, command: str | None) -> dict[str, Any]:
         hits["assay"] += own == fault.expected
         hits["assay on TRL's log"] += trl == fault.expected
         hits["rldoctor"] += bool(theirs) and theirs[0][0] == SUBJECT.get(fault.expected)
+        hits["anywhere"] += SUBJECT.get(fault.expected) in [name for name, _ in theirs]
     return {"fault": fault.name, "expected": fault.expected, "hits": hits, "said": said}
 
 
@@ -92,6 +93,9 @@ def main() -> None:
     for name in systems:
         found = sum(row["hits"][name] for row in rows)
         print(f"\n{name}: names the planted cause first in {found} of {total} runs ({found / total:.0%})")
+    if options.rldoctor:
+        anywhere = sum(row["hits"]["anywhere"] for row in rows)
+        print(f"\nrldoctor: has the fault's detector anywhere among its warnings in {anywhere} of {total} runs")
     alarms = {name: 0 for name in systems}
     for seed in range(options.healthy):
         run = simulate(healthy(seed))

@@ -15,7 +15,7 @@ from assay.sandbox import Limits
 from assay.sandbox.wire import WireError
 
 SQUARES = CallTests("f", (((3, 4), 25), ((6, 8), 100), ((0, 1), 1)))
-SHORT = Limits(cpu_seconds=1, wall_seconds=6, memory_mb=128)
+SHORT = Limits(cpu_seconds=1, wall_seconds=60, memory_mb=128)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_standard_input_and_output(executor):
 
 def test_many_slow_cases_end_some_time(executor):
     tests = StdioTests((("", "1\n"),) * 40)
-    slow = "x = sum(range(2_500_000))\nimport time; time.sleep(0.25); print(1)"
-    grade = executor.grade(slow, tests, Limits(wall_seconds=0.6))
+    slow = "x = sum(range(2_500_000))\nimport time; time.sleep(0.3); print(1)"
+    grade = executor.grade(slow, tests, Limits(wall_seconds=1.5))
     assert grade.status is Status.WALL_LIMIT
-    assert 0 < grade.passed < 10
+    assert 0 < grade.passed < 20
 
 
 def test_asserts_run_where_the_program_is_not(executor):

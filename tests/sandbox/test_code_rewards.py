@@ -40,7 +40,7 @@ def test_judgements(verifier):
     assert wrong.detail.startswith("wrong_answer (0/2)")
     assert verifier.judge("```json\n{}\n```", ROW, {}).outcome is Outcome.UNPARSABLE
     assert verifier.judge(RIGHT, None, {}).outcome is Outcome.NOT_APPLICABLE
-    hang = CodeVerifier(limits={"cpu_seconds": 1}).judge("while True: pass", ROW, {})
+    hang = CodeVerifier(limits={"cpu_seconds": 1, "wall_seconds": 60}).judge("while True: pass", ROW, {})
     assert (hang.outcome, hang.reward) == (Outcome.WRONG, 0.0)  # never excluded: that would pay for hanging
     assert "cpu_limit" in hang.detail
 

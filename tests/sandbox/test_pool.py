@@ -14,7 +14,7 @@ import pytest
 
 from assay.sandbox import Ended, Level, Limits, Sandbox, SandboxOptions
 
-SHORT = Limits(cpu_seconds=1, wall_seconds=5, memory_mb=128)
+SHORT = Limits(cpu_seconds=1, wall_seconds=60, memory_mb=128)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_probes_of_the_level_are_the_ones_that_held(status):
 def test_run_one_program(tmp_path, program, code, ended):
     (tmp_path / "p.py").write_text(program)
     (tmp_path / "in").write_text("abc\n")
-    done = assay("sandbox", "run", "p.py", "--stdin", "in", "--cpu", "1", "--json", cwd=tmp_path)
+    done = assay("sandbox", "run", "p.py", "--stdin", "in", "--cpu", "1", "--wall", "60", "--json", cwd=tmp_path)
     assert done.returncode == code, done.stderr
     result = json.loads(done.stdout)
     assert result["ended"] == ended

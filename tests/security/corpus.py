@@ -453,7 +453,7 @@ ESCAPES = {
 # ---- bombs: name -> (program, ways it may end, limits that differ from SMALL)
 
 BOMBS = {
-    "cpu_loop": ("while True: pass", {"cpu_limit"}, {"wall_seconds": 20}),
+    "cpu_loop": ("while True: pass", {"cpu_limit"}, {"wall_seconds": 60}),
     "wall_loop": ("while True: pass", {"wall_limit"}, {"cpu_seconds": 20, "wall_seconds": 0.5}),
     "sleep": ("time.sleep(100)", {"wall_limit"}, {"wall_seconds": 0.4}),
     "stop_self": ("os.kill(os.getpid(), 19); time.sleep(100)", {"wall_limit"}, {"wall_seconds": 0.4}),

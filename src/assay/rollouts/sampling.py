@@ -49,7 +49,9 @@ def draw(logits: torch.Tensor, samplings: Sequence[Sampling], uniforms: Sequence
             those of temperature 1.
         uniforms: B numbers in [0, 1); equal numbers and logits give equal tokens.
     """
-    scores = logits.float()
+    device = logits.device
+    # Apple's backend has no float64, which the cumulative sums need.
+    scores = (logits.cpu() if device.type == "mps" else logits).float()
     temperatures = [sampling.temperature or 1.0 for sampling in samplings]
     if any(temperature != 1.0 for temperature in temperatures):
         scores = scores / torch.tensor(temperatures, device=scores.device)[:, None]
@@ -71,7 +73,7 @@ def draw(logits: torch.Tensor, samplings: Sequence[Sampling], uniforms: Sequence
         # sum p (s - max), with 0 * -inf = 0 for the tokens that truncation removed.
         shifted = shifted.clamp_(min=-1e4)
     mean = torch.linalg.vecdot(weights, shifted).double() / total.squeeze(1)
-    return Draw(tokens, logps, (log_total.squeeze(1) - mean).float())
+    return Draw(tokens.to(device), logps, (log_total.squeeze(1) - mean).float())
 
 
 def _block_sums(weights: torch.Tensor) -> torch.Tensor:

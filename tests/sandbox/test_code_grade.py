@@ -114,6 +114,12 @@ def test_standard_input_and_output(executor):
     assert executor.grade("print(1 / 3)", close).reward == 1.0
 
 
+def test_a_stalled_case_is_run_again_by_itself_once(executor):
+    tests = StdioTests((("0", "0\n"), ("60", "60\n"), ("0", "0\n")))
+    grade = executor.grade("import time\nn = input()\ntime.sleep(int(n))\nprint(n)", tests, Limits(wall_seconds=0.8))
+    assert (grade.status, grade.passed, grade.retried) == (Status.WALL_LIMIT, 1, 1)
+
+
 def test_many_slow_cases_end_some_time(executor):
     tests = StdioTests((("", "1\n"),) * 40)
     slow = "x = sum(range(2_500_000))\nimport time; time.sleep(0.3); print(1)"

@@ -45,6 +45,14 @@ def test_judgements(verifier):
     assert "cpu_limit" in hang.detail
 
 
+def test_the_verifier_says_what_isolates_its_programs(verifier):
+    facts = verifier.facts()
+    assert facts["integrity"] == "verified"
+    assert facts["level"] in ("isolated", "restricted")
+    assert facts["limits"]["cpu_seconds"] == 5
+    json.dumps(facts)
+
+
 def test_partial_credit_is_paid_only_where_asked_for():
     half = "def f(a, b): return 25"
     assert CodeVerifier(partial=True).judge(half, ROW, {}).reward == 0.5

@@ -120,6 +120,12 @@ class CodeVerifier(Verifier):
         except ValueError as error:  # too little isolation, or a package that is not installed
             raise InputError(str(error)) from error
 
+    def facts(self) -> dict[str, Any]:
+        """What isolates the programs, as plain data for a run's config."""
+        executor = self.executor
+        sandbox = executor.sandbox.facts() if isinstance(executor, LocalExecutor) else {"service": self.service}
+        return {"integrity": executor.integrity, **sandbox}
+
     def tests_for(self, gold: Any, row: Mapping[str, Any]) -> Tests:
         return read_row(row, self.format) if self.format else parse_tests(gold)
 

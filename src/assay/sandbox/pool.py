@@ -22,6 +22,7 @@ from assay.sandbox.workers import Worker
 
 T = TypeVar("T")
 SPAWN_RETRIES = 3
+MOST_WALLS = 2.5  # a conversation that has taken more is not held again after a stall
 
 
 class Stalled(Exception):
@@ -55,8 +56,14 @@ class Session:
         for run in self.runs:
             if run.result is not None and run.result.ended is Ended.INFRA_ERROR:
                 raise InfraError(run.result.detail)
-            if run.looks_stalled and not self.last_try:
+            short = self.took <= MOST_WALLS * run.limits.wall_seconds
+            if run.looks_stalled and not run.excused and not self.last_try and short:
                 raise Stalled
+
+    @property
+    def took(self) -> float:
+        """Wall seconds of all its programs."""
+        return sum(run.result.usage.wall_s for run in self.runs if run.result is not None)
 
 
 class Pool:

@@ -60,6 +60,7 @@ class Run:
         self.done: asyncio.Future[dict[str, Any]] = self.loop.create_future()
         self.buffer = bytearray()
         self.ready = False
+        self.excused = False  # whoever started it deals with a stall itself
         self.result: RunResult | None = None
 
     async def send(self, frame: dict[str, Any]) -> None:

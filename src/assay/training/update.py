@@ -67,12 +67,15 @@ class Updater:
             return Updated({"skipped_update": 1.0, "learning_rate": learning_rate, "grad_norm": 0.0}, skipped=True)
         self.policy.train()
         torch.manual_seed(self.seed + step)
-        parts = [self.backward(window, indices, denominators) for indices in plan]
-        self.ranks_sum_gradients()
+        try:
+            parts = [self.backward(window, indices, denominators) for indices in plan]
+        except ValueError as error:
+            raise self.not_finite(window, step, str(error)) from error
+        self.sum_gradients()
         metrics = self.reduce(parts, window, denominators)
         norm = self.gradient_norm()
         if not math.isfinite(norm) and not self.scaler.is_enabled():
-            raise self.not_finite(window, step, metrics, norm)
+            raise self.not_finite(window, step, f"the gradient norm is {norm} (loss {metrics.get('loss')})")
         self.apply(learning_rate)
         return Updated(
             {**metrics, "grad_norm": norm, "learning_rate": learning_rate, "skipped_update": 0.0}, skipped=False
@@ -110,7 +113,7 @@ class Updater:
         self.scaler.scale(loss).backward()
         return metrics
 
-    def ranks_sum_gradients(self) -> None:
+    def sum_gradients(self) -> None:
         """Sum gradients over ranks in flat buckets: denominators are global, so the sum is the whole gradient."""
         if self.ranks.world == 1:
             return
@@ -151,20 +154,19 @@ class Updater:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def not_finite(self, window: Window, step: int, metrics: dict[str, float], norm: float) -> RunError:
+    def not_finite(self, window: Window, step: int, reason: str) -> RunError:
         """Save what led to a NaN and say where it is; the weights are still those before the update."""
-        path = self.dump_folder / f"nan-step-{step}-rank-{self.ranks.rank}.pt"
+        path = self.dump_folder / f"nan-step-{step + 1}-rank-{self.ranks.rank}.pt"
         tensors = {name: value for name, value in vars(window.rows).items() if value is not None}
         batch = {
             "tokens": [torch.tensor(row) for row in window.batch.rows],
             "prompts": [torch.tensor(prompt) for prompt in window.batch.prompts],
             "row_prompt": window.batch.row_prompt,
         }
-        torch.save({"step": step, "metrics": metrics, "rows": tensors, **batch}, path)
+        torch.save({"step": step + 1, "reason": reason, "rows": tensors, **batch}, path)
         return RunError(
-            f"step {step}: the gradient norm is {norm} (loss {metrics.get('loss')}); the batch is in {path}. "
-            "Weights are those of the last checkpoint: lower train.learning_rate or set model.dtype=float32, then run "
-            "the same command"
+            f"step {step + 1}: {reason}; the batch is in {path}. Checkpoints are whole. Start again under another name "
+            "with a lower train.learning_rate, or with model.dtype=float32"
         )
 
 

@@ -1,0 +1,85 @@
+"""What an update must not depend on, and what it must refuse."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import assay
+from assay.errors import RunError
+from assay.training.options import TrainOptions
+from assay.training.schedule import learning_rate
+
+ROWS = [{"question": f"Say {'x' * n}.", "answer": "x"} for n in range(1, 9)]
+
+
+def letters(completions, **kwargs):
+    texts = [completion[-1]["content"] for completion in completions]
+    return [len({letter for letter in text if letter.isalpha()}) / 4 for text in texts]
+
+
+def every_other(completions, **kwargs):
+    """A signal whatever the text is."""
+    return [float(index % 2) for index in range(len(completions))]
+
+
+@pytest.fixture
+def weights(tiny_folder, tmp_path):
+    """The trained parameters after two updates; keywords go on top."""
+
+    def train(name, **keys):
+        settings = {
+            "model": str(tiny_folder("llama")), "dataset": ROWS, "rewards": [letters], "preset": "dapo", "name": name,
+            "output_dir": str(tmp_path), "num_generations": 4, "max_completion_length": 10, "prompts_per_step": 4, "steps": 2,
+            "learning_rate": 1e-2, "dtype": "float32", "lora_rank": 2, "console": "quiet", "heldout_size": 0,
+        }  # fmt: skip
+        result = assay.train(**(settings | keys))
+        return load_file(result.directory / "checkpoints" / "step-2" / "weights.safetensors"), result
+
+    return train
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"token_budget": 60},
+        {"token_budget": 60, "prefix_sharing": False},
+        {"gradient_checkpointing": True},
+        {"token_budget": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("preset", ["dapo", "scalerl", "gspo"])
+def test_the_cut_does_not_change_the_weights(weights, preset, keys):
+    one, result = weights("one", preset=preset, token_budget=100_000, dynamic_sampling=False, steps_per_generation=1)
+    assert any(line.get("grad_norm", 0) > 0 for line in result.metrics())
+    cut, _ = weights("cut", preset=preset, dynamic_sampling=False, steps_per_generation=1, **keys)
+    for name, tensor in one.items():
+        torch.testing.assert_close(cut[name], tensor, rtol=0, atol=2e-6)
+
+
+def test_a_critic_learns_with_the_policy(weights):
+    trained, _ = weights("ppo", preset="ppo", num_generations=2, num_iterations=1)
+    assert trained["value_head.weight"].abs().max() > 0
+
+
+def test_what_is_not_finite_ends_the_run_with_the_batch_in_a_file(weights, tmp_path):
+    with pytest.raises(RunError, match=r"step 2: .*nan-step-2-rank-0\.pt"):
+        weights("nan", rewards=[every_other], preset="grpo", learning_rate=1e30, max_grad_norm=0.0)
+    dump = torch.load(tmp_path / "nan" / "nan-step-2-rank-0.pt", weights_only=True)
+    assert dump["step"] == 2
+    assert len(dump["tokens"]) == len(dump["row_prompt"])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("constant", [0.5, 1, 1, 1]), ("linear", [0.5, 1, 0.75, 0.25]), ("cosine", [0.5, 1, 0.853553, 0.146447])]
+)  # fmt: skip
+def test_learning_rate_by_hand(schedule, expected):
+    options = TrainOptions(steps=6, warmup_steps=2, lr_schedule=schedule)
+    rates = [learning_rate(step, options, 1.0) for step in (0, 1, 3, 5)]
+    assert rates == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_default_step_size_knows_lora_from_full():
+    options = TrainOptions()
+    assert options.peak_learning_rate(lora=True) == pytest.approx(10 * options.peak_learning_rate(lora=False))
+    assert TrainOptions(learning_rate=3e-4).peak_learning_rate(lora=False) == 3e-4

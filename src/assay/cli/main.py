@@ -82,6 +82,8 @@ def root(debug: bool = typer.Option(False, "--debug", help="Print a traceback on
 
 def main() -> None:
     """Entry point: exit status 0 fine, 1 found something wrong, 2 could not run."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         app()
     except (InputError, RunError) as error:

@@ -24,11 +24,11 @@ def show_result(result: RunResult) -> None:
     before = {"greedy accuracy": summary["heldout_before"], "sampled pass rate": summary.get("pass_rate_before")}
     after = {"greedy accuracy": summary["heldout_after"], "sampled pass rate": summary.get("pass_rate_after")}
     measured = {name for name in before if before[name] is not None or after[name] is not None}
+    console.print(f"On {summary['heldout_prompts']} held-out prompts, before and after {summary['steps']} steps:")
     console.print(
         before_after_table(
             {name: value for name, value in before.items() if name in measured},
             {name: value for name, value in after.items() if name in measured},
-            f"On {summary['heldout_prompts']} held-out prompts, before and after {summary['steps']} steps",
         )
     )
     minutes, seconds = divmod(round(summary["train_seconds"]), 60)

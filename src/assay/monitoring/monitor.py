@@ -182,10 +182,12 @@ class Monitor:
         """What the doctor says of the metrics so far; rollouts are left to `assay doctor`, which has the time."""
         from assay.monitoring.doctor import diagnose
         from assay.monitoring.history import read_metrics
-        from assay.monitoring.sources import Run, flatten
+        from assay.monitoring.sources import Run, flatten, subfolders
 
         facts = flatten(self._config)
-        found = diagnose(Run(self.run_dir, read_metrics(self.log.path), facts)).findings
+        checkpoints = subfolders(self.run_dir / "checkpoints")
+        run = Run(self.run_dir, read_metrics(self.log.path), facts, checkpoints=checkpoints)
+        found = diagnose(run).findings
         return [(item.severity, f"{item.id} {item.title}") for item in found if item.explained_by is None]
 
     def _measure(self, metrics: Mapping[str, float]) -> dict[str, float]:

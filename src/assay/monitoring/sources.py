@@ -86,7 +86,7 @@ def read_log(path: Path) -> History:
 
 def _open_directory(path: Path) -> Run:
     if (path / "metrics.jsonl").exists():
-        checkpoints = _directories(path / "checkpoints")
+        checkpoints = subfolders(path / "checkpoints")
         store = RolloutStore(path / "rollouts")
         return Run(
             path,
@@ -215,7 +215,7 @@ def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _directories(path: Path) -> tuple[Path, ...]:
+def subfolders(path: Path) -> tuple[Path, ...]:
     return tuple(sorted(item for item in path.iterdir() if item.is_dir())) if path.is_dir() else ()
 
 

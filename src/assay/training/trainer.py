@@ -96,7 +96,7 @@ class Trainer:
         self.rounds = 0
         self.peak = options.peak_learning_rate(policy.has_adapters)
         self.stop_requested = False
-        self.told: str | None = None
+        self.told: set[str] = set()
 
     def run(self) -> int:
         """Train to the end, or to an interrupt; returns the number of updates that are done."""
@@ -194,9 +194,9 @@ class Trainer:
 
     def tell(self, note: str | None) -> None:
         """Say what the pool as a whole has come to, once."""
-        if note and note != self.told:
+        if note and note not in self.told:
             self.monitor.message(note)
-        self.told = note
+            self.told.add(note)
 
     def kept(self) -> str:
         steps = self.checkpoints.steps()

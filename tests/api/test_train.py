@@ -184,3 +184,13 @@ def test_unwritable_output_directory(run, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot be written|in the way"):
         run(output_dir=str(tmp_path / "file"))
+
+
+def test_the_sandbox_level_that_was_witnessed_is_stored_with_the_run(run):
+    import yaml
+
+    tests = {"kind": "calls", "entry": "f", "cases": [{"args": [1], "expected": 2}]}
+    rows = [{"question": f"Write f, version {n}.", "tests": tests} for n in range(8)]
+    result = run(dataset=rows, rewards=["code"], heldout_size=0, steps=1)
+    measured = yaml.safe_load((result.directory / "config.yaml").read_text())["measured"]
+    assert measured["verifiers"]["code"]["level"] in ("isolated", "restricted")

@@ -122,7 +122,7 @@ def run_session(session: Session, directory: RunDirectory, on_step: OnStep | Non
     evaluation = Evaluation(session, reports, directory.path)
     trainer = build_trainer(session, directory, reports, evaluation)
     if ranks.is_main and not directory.config.exists():
-        write_whole(directory.config, dump_config(config, session.measured))
+        write_whole(directory.config, dump_config(config, {**session.measured, "verifiers": verifier_facts(session)}))
     monitor.start()
     try:
         steps = trainer.run()
@@ -195,6 +195,12 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
         evaluate=evaluation,
         ranks=ranks,
     )
+
+
+def verifier_facts(session: Session) -> dict[str, Any]:
+    """What verifiers found out about this host, such as the sandbox level that was witnessed."""
+    functions = session.scorer.functions
+    return {function.name: function.fn.facts() for function in functions if hasattr(function.fn, "facts")}
 
 
 def signal_rule(config: RunConfig) -> Callable[[Group], bool]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# Before torch starts its threads: where other programs share the cores, threads that spin while they wait for one
+# another make a decoding step several times slower (docs/speed.md). A value that is set stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from assay.api.run import RunResult, train

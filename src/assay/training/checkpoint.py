@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from assay.errors import RunError
@@ -50,9 +52,10 @@ class Checkpoints:
                 if final.exists():
                     shutil.rmtree(final)
                 os.replace(aside, final)
-            except (OSError, RuntimeError) as error:
+            except (OSError, RuntimeError, SafetensorError) as error:
+                known = as_os_error(error, self.folder, size_of(weights) + size_of(state))
                 shutil.rmtree(aside, ignore_errors=True)
-                raise as_os_error(error) from error
+                raise known from error
             sync(self.folder)
         self.retire()
         return final
@@ -77,13 +80,23 @@ class Checkpoints:
             ) from error
 
 
-def as_os_error(error: OSError | RuntimeError) -> OSError | RuntimeError:
-    """torch and safetensors report a full disk in words; give it back its errno."""
-    import errno
+def as_os_error(error: Exception, folder: Path, needed: int) -> Exception:
+    """torch and safetensors report a full disk in words of their own; give it back its errno.
 
-    if not isinstance(error, OSError) and ("No space left" in str(error) or "file write failed" in str(error)):
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return error
+    `needed` is the size in bytes of what was to be written into `folder`.
+    """
+    if isinstance(error, OSError) or shutil.disk_usage(folder).free > needed:
+        return error
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def size_of(value: Any) -> int:
+    """Bytes of all tensors in a nested state."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
+    return sum(map(size_of, value)) if isinstance(value, list | tuple) else 0
 
 
 def sync(path: Path) -> None:

@@ -29,8 +29,8 @@ def weights(tiny_folder, tmp_path):
     def train(name, **keys):
         settings = {
             "model": str(tiny_folder("llama")), "dataset": ROWS, "rewards": [letters], "preset": "dapo", "name": name,
-            "output_dir": str(tmp_path), "num_generations": 4, "max_completion_length": 10, "prompts_per_step": 4, "steps": 2,
-            "learning_rate": 1e-2, "dtype": "float32", "lora_rank": 2, "console": "quiet", "heldout_size": 0,
+            "output_dir": str(tmp_path), "num_generations": 4, "max_completion_length": 10, "prompts_per_step": 4,
+            "steps": 2, "learning_rate": 1e-2, "dtype": "float32", "lora_rank": 2, "console": "quiet", "heldout_size": 0,
         }  # fmt: skip
         result = assay.train(**(settings | keys))
         return load_file(result.directory / "checkpoints" / "step-2" / "weights.safetensors"), result
@@ -71,8 +71,13 @@ def test_what_is_not_finite_ends_the_run_with_the_batch_in_a_file(weights, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("schedule", "expected"), [("constant", [0.5, 1, 1, 1]), ("linear", [0.5, 1, 0.75, 0.25]), ("cosine", [0.5, 1, 0.853553, 0.146447])]
-)  # fmt: skip
+    ("schedule", "expected"),
+    [
+        ("constant", [0.5, 1, 1, 1]),
+        ("linear", [0.5, 1, 0.75, 0.25]),
+        ("cosine", [0.5, 1, 0.853553, 0.146447]),
+    ],
+)
 def test_learning_rate_by_hand(schedule, expected):
     options = TrainOptions(steps=6, warmup_steps=2, lr_schedule=schedule)
     rates = [learning_rate(step, options, 1.0) for step in (0, 1, 3, 5)]

@@ -30,7 +30,8 @@ def weights(tiny_folder, tmp_path):
         settings = {
             "model": str(tiny_folder("llama")), "dataset": ROWS, "rewards": [letters], "preset": "dapo", "name": name,
             "output_dir": str(tmp_path), "num_generations": 4, "max_completion_length": 10, "prompts_per_step": 4,
-            "steps": 2, "learning_rate": 1e-2, "dtype": "float32", "lora_rank": 2, "console": "quiet", "heldout_size": 0,
+            "steps": 2, "learning_rate": 1e-2, "dtype": "float32", "lora_rank": 2, "console": "quiet",
+            "heldout_size": 0,
         }  # fmt: skip
         result = assay.train(**(settings | keys))
         return load_file(result.directory / "checkpoints" / "step-2" / "weights.safetensors"), result

@@ -148,7 +148,7 @@ def test_log_extra_and_log_metric(make_group):
     groups = [make_group(["a", "a", "a"]), make_group(["aaaaa"], prompt="q")]
     metrics = score([reward], groups)
     assert metrics["mean_length"] == (3 * 1 + 1 * 5) / 4
-    assert groups[1].completions[0].tags == {"length": 5}
+    assert groups[1].completions[0].tags == {"length": 5, "flags": []}
 
 
 def test_log_extra_of_the_wrong_length_is_refused(make_group):

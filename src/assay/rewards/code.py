@@ -87,6 +87,7 @@ class CodeVerifier(Verifier):
     """
 
     name = "code"
+    marks_programs = True
 
     def __init__(
         self,
@@ -213,6 +214,9 @@ def hackable_code_reward(
     results = [future.result() if future else None for future in futures]
     rewards = [None if row is None else float(bool(result and result.ok)) for row, result in zip(tests, results)]
     return rewards
+
+
+robust_code_reward.marks_programs = hackable_code_reward.marks_programs = True  # type: ignore[attr-defined]
 
 
 def in_process(code: str, tests: Tests) -> str:

@@ -28,6 +28,7 @@ from assay.rewards.metrics import report_failures, round_metrics
 from assay.rewards.options import RewardOptions
 from assay.rewards.registry import RewardFunction, load_rewards
 from assay.rewards.threads import LoopThread, ThreadPool, TimeLimit, settle
+from assay.rewards.watch import flag_group
 from assay.rewards.workers import HandlerBroken
 
 
@@ -54,8 +55,8 @@ class Scorer:
 
     `submit` marks one group in the background and returns a future of it, so that scoring overlaps the generation of
     other groups; `finish` waits, runs the functions that want the whole round, and returns its metrics; `score` does
-    both. Judgements, `reward`, `correct` and logged columns (`tags`) are written into the completions. Results do not
-    depend on the number of workers or on the order in which groups finish.
+    both. Judgements, `reward`, `correct`, and in `tags` logged columns and `flags` (see `watch`) are written into the
+    completions. Results do not depend on the number of workers or on the order in which groups finish.
 
     Raises RewardError (an InputError) where a function breaks the contract or, under `on_error: raise`, raises; the
     scorer stays usable and groups that were not marked are untouched.
@@ -258,6 +259,7 @@ class Scorer:
             write(function, found, samples_of([pending.group]))
         for completion in pending.group.completions:
             settle_completion(completion, self.functions, self.options)
+        flag_group(pending.group, self.functions)
         self.marks[id(pending.group)] = marks
         return pending.group
 

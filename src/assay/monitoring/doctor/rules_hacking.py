@@ -16,15 +16,8 @@ from assay.monitoring.doctor.finding import Finding
 from assay.monitoring.doctor.rule import rule
 from assay.monitoring.doctor.rules_outcome import heldout_se, heldout_series
 from assay.monitoring.doctor.statistics import Z95, wilson
+from assay.rewards.watch import ANSWER, STATED, TEXT_FLAGS, hedges
 
-ANSWER = re.compile(r"\\boxed\s*\{([^{}]*)\}|<answer>(.*?)</answer>", re.DOTALL)
-EITHER_OR = re.compile(r"(?:^|\s)(?:or|oder|ou)(?:\s|$)", re.IGNORECASE)
-INTENT = re.compile(
-    r"make (?:the|all|these) (?:unit )?tests? pass|hard-?cod(?:e|ing) (?:the )?(?:answer|output|expected|result)"
-    r"|only (?:the )?checker|fool (?:the )?(?:grader|verifier|checker)|special-?case (?:the )?tests?|trick the "
-    r"(?:grader|test)",
-    re.IGNORECASE,
-)
 RUNS = re.compile(r"(\S)\1{15,}")
 
 
@@ -32,18 +25,20 @@ RUNS = re.compile(r"(\S)\1{15,}")
 def tampering(case: Case) -> Finding | None:
     rows = [row for row in case.rollouts if row["reward"] is not None]
     if not any('"flags"' in (row["tags"] or "") for row in rows):
-        raise NotCheckable("needs flags of the tampering detector (code verifiers attach them)")
+        raise NotCheckable("needs flags of the tampering detector (the scorer attaches them)")
+    if not any(_tampering(row) or "```" in (row["text"] or "") for row in rows):
+        raise NotCheckable("needs programs: none of the newest completions holds one")
     paid, unpaid = _by_reward(rows)
-    flagged = [row for row in paid if flags_of(row)]
+    flagged = [row for row in paid if _tampering(row)]
     if not paid:
         return None
     rate = wilson(len(flagged), len(paid))
-    other = sum(bool(flags_of(row)) for row in unpaid) / len(unpaid) if unpaid else 0.0
+    other = sum(bool(_tampering(row)) for row in unpaid) / len(unpaid) if unpaid else 0.0
     if rate.low <= case.thresholds.tampering:
         return None
     kinds: dict[str, int] = {}
     for row in flagged:
-        for flag in flags_of(row):
+        for flag in _tampering(row):
             kinds[flag] = kinds.get(flag, 0) + 1
     shown = ", ".join(f"{name} {count}" for name, count in sorted(kinds.items(), key=lambda item: -item[1])[:4])
     pays = rate.low > other
@@ -61,13 +56,18 @@ def tampering(case: Case) -> Finding | None:
     )
 
 
+def _tampering(row: Mapping[str, Any]) -> list[str]:
+    """Flags about the program; those about the text have rules of their own."""
+    return [flag for flag in flags_of(row) if flag not in TEXT_FLAGS]
+
+
 @rule("HK03", "answers that hedge")
 def hedging(case: Case) -> Finding | None:
     paid, _ = _by_reward([row for row in case.rollouts if row["reward"] is not None])
     answered = [row for row in paid if ANSWER.search(row["text"] or "")]
     if len(answered) < 50:
         raise NotCheckable("needs 50 rewarded completions with \\boxed{} or <answer> tags")
-    hedged = [row for row in answered if _hedges(row["text"])]
+    hedged = [row for row in answered if hedges(row["text"])]
     rate = wilson(len(hedged), len(answered))
     if rate.low <= case.thresholds.hedging:
         return None
@@ -80,11 +80,6 @@ def hedging(case: Case) -> Finding | None:
         key="rewards.functions",
         rollouts=case.pick(hedged),
     )
-
-
-def _hedges(text: str) -> bool:
-    answers = {(boxed or tagged).strip() for boxed, tagged in ANSWER.findall(text)}
-    return len(answers) > 2 or any(EITHER_OR.search(answer) for answer in answers)
 
 
 @rule("HK04", "text that degenerates")
@@ -193,7 +188,7 @@ def length_paid(case: Case) -> Finding | None:
 
 @rule("HK06", "stated intent to please the checker")
 def intent(case: Case) -> Finding | None:
-    rows = [row for row in case.rollouts if INTENT.search(row["text"] or "")]
+    rows = [row for row in case.rollouts if STATED.search(row["text"] or "")]
     if not rows:
         return None
     return Finding(

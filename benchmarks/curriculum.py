@@ -148,19 +148,26 @@ MODEL_RECIPE: dict[str, Any] = {
         ]
     },
     "rollout": {"num_generations": 8, "max_completion_length": 32},
-    "train": {"steps": 24, "prompts_per_step": 4, "learning_rate": 3e-4, "checkpoint_every": 1000},
-    "eval": {"every": 6, "prompts": 48, "samples": 0, "kl_to_base": False},
+    "train": {"prompts_per_step": 4, "learning_rate": 3e-4, "checkpoint_every": 1000},
+    "eval": {"every": 12, "prompts": 48, "samples": 0, "kl_to_base": False},
     "monitoring": {"console": "quiet"},
 }
 
 
-def train_model(folder: str, seed: int) -> dict[str, Any]:
+def train_model(folder: str, seed: int, steps: int) -> dict[str, Any]:
     """The quick-start model on e-mails with two fields to learn (40%) and six-digit products (60%, hopeless)."""
     import assay
 
     found: dict[str, Any] = {}
     for policy in ("uniform", "thompson"):
-        tree = {**MODEL_RECIPE, "name": policy, "output_dir": folder, "seed": seed, "curriculum": {"policy": policy}}
+        tree = {
+            **MODEL_RECIPE,
+            "name": f"{policy}-{seed}",
+            "output_dir": folder,
+            "seed": seed,
+            "train": {**MODEL_RECIPE["train"], "steps": steps},
+            "curriculum": {"policy": policy},
+        }
         lines = assay.train(tree).metrics()
         mixed = [line["groups/frac_mixed"] for line in lines if "groups/frac_mixed" in line]
         found[policy] = {
@@ -180,9 +187,11 @@ def main() -> None:
     parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=list(PLANS))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--model", metavar="FOLDER", help="train the quick-start model instead, in this folder")
+    parser.add_argument("--model-steps", type=int, default=48, help="updates of 4 prompts; the pool has 60")
+    parser.add_argument("--model-seed", type=int, default=0)
     given = parser.parse_args()
     if given.model:
-        print(json.dumps(train_model(given.model, seed=0), indent=2))
+        print(json.dumps(train_model(given.model, given.model_seed, given.model_steps), indent=2))
         return
     plans = ["uniform", *(plan for plan in given.plans if plan != "uniform")]
     found = {name: measure(world, plans, given.seeds, given.size, given.batch) for name, world in WORLDS.items()}

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import functools
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from assay.policy.batch import ScoringBatch
 from assay.policy.head import LogitRule, token_logps
 from assay.policy.options import ModelOptions
 from assay.policy.packing import Layout, padded_layout, shared_layout
+from assay.policy.weights import PolicyWeights
 
 logger = logging.getLogger(__name__)
 
@@ -212,9 +212,9 @@ class Policy(nn.Module):
             for adapter in layer.lora_B
         )
 
-    def named_full_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_full_weights(self) -> PolicyWeights:
         """(transformers' name, tensor) of every weight, adapters merged, tied weights once: what engines are given."""
-        yield from adapters.named_merged_weights(self.transformer)
+        return PolicyWeights(self)
 
     def frozen_weight_names(self) -> frozenset[str]:
         """Names among `named_full_weights` whose tensors never change: neither trained nor merged with an adapter."""

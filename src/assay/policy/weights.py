@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,8 +25,8 @@ class Adapter:
 
 
 class PolicyWeights:
-    """The policy's weights now. Iterating yields (transformers' name, tensor), adapters merged, tied weights once; it may
-    be iterated again. An engine that serves adapters takes `adapters` or `save_adapters` and never iterates."""
+    """The policy's weights now. Iterating yields (transformers' name, tensor), adapters merged, tied weights once; every
+    iteration begins anew. An engine that serves adapters takes `adapters` or `save_adapters` and never iterates."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -43,8 +43,9 @@ class PolicyWeights:
         for name, layer in adapters.lora_layers(self._policy.transformer):
             for adapter in layer.active_adapters:
                 if adapter in layer.lora_A:
-                    down, up = layer.lora_A[adapter].weight.detach(), layer.lora_B[adapter].weight.detach()
-                    yield name, Adapter(down, up, float(layer.scaling[adapter]))
+                    down: Any = layer.lora_A[adapter].weight
+                    up: Any = layer.lora_B[adapter].weight
+                    yield name, Adapter(down.detach(), up.detach(), float(layer.scaling[adapter]))
 
     def save_adapters(self, folder: Path) -> None:
         """Write the adapters as peft does; vLLM loads the folder."""

@@ -1,5 +1,7 @@
 # `make quickstart` and `make test` do all set-up on a machine that has only Python and make.
 
+# Processes that run the tests; each takes up to 2 GB of memory.
+JOBS ?= 2
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -20,7 +22,7 @@ quickstart: $(VENV)/.core
 	$(BIN)/assay train recipes/quickstart.yaml $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --cov=assay --cov-report=term:skip-covered $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=assay --cov-report=term:skip-covered $(ARGS)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -48,6 +48,7 @@ class Pending:
     group: Group
     parts: list[tuple[RewardFunction, Future[Marks]]]
     done: Future[Group] = field(default_factory=Future)
+    started: float = field(default_factory=time.monotonic)
 
 
 class Scorer:
@@ -74,7 +75,6 @@ class Scorer:
         self.pending: dict[int, Pending] = {}
         self.marks: dict[int, list[tuple[RewardFunction, Marks]]] = {}
         self.lock = threading.Lock()
-        self.round_started: float | None = None
 
     @property
     def names(self) -> list[str]:
@@ -100,7 +100,6 @@ class Scorer:
         ]
         pending = Pending(group, parts)
         with self.lock:
-            self.round_started = self.round_started or time.monotonic()
             self.pending[id(group)] = pending
         after_all([part for _, part in parts], lambda: self.complete(pending), pending.done)
         return pending.done
@@ -116,7 +115,7 @@ class Scorer:
         try:
             with self.lock:
                 waiting = [self.pending[id(group)] for group in groups if id(group) in self.pending]
-            wait([pending.done for pending in waiting], timeout=self.time_left())
+            wait([pending.done for pending in waiting], timeout=self.time_left(waiting))
             for pending in waiting:
                 self.give_up(pending)
                 pending.done.result()
@@ -126,7 +125,6 @@ class Scorer:
             return round_metrics(groups, self.functions, marks)
         finally:
             with self.lock:
-                self.round_started = None
                 for group in groups:
                     self.pending.pop(id(group), None)
                     self.marks.pop(id(group), None)
@@ -263,9 +261,10 @@ class Scorer:
         self.marks[id(pending.group)] = marks
         return pending.group
 
-    def time_left(self) -> float:
-        elapsed = time.monotonic() - (self.round_started or time.monotonic())
-        return max(0.0, self.options.round_timeout_s - elapsed)
+    def time_left(self, waiting: Sequence[Pending]) -> float:
+        """Seconds of a round's limit that are left since the first of its groups was submitted."""
+        now = time.monotonic()
+        return max(0.0, self.options.round_timeout_s - max((now - pending.started for pending in waiting), default=0.0))
 
     def give_up(self, pending: Pending) -> None:
         """Close the book on a group that is over the round's limit: what is missing is a timeout."""

@@ -23,7 +23,7 @@ from assay.ranks import Ranks
 from assay.records import Group
 from assay.rewards import Scorer, reward_table
 from assay.training.options import TrainOptions
-from assay.training.rows import Window, scoring_batch, select, tensors_of
+from assay.training.rows import Window, keep_token_values, scoring_batch, select, tensors_of
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Collator:
             mask = mask & ~truncated.unsqueeze(-1)
         batch = scoring_batch(mine, tokens)
         scored = self.score(batch, mask)
+        if scored.old_logps is not None:
+            keep_token_values(completions, scored.old_logps, scored.entropies)
         result = compute_advantages(
             torch.from_numpy(reward_table(mine, self.scorer.functions)[0]),
             group_ids,
@@ -101,7 +103,7 @@ class Collator:
             group_tokens=group_tokens(mask, group_ids),
             entropy_mask=self.entropy_mask(scored.entropies, mask, windows),
         )
-        whole = Window(batch, rows, group_ids, result.no_signal)
+        whole = Window(batch, rows, group_ids, result.no_signal, tuple(completions))
         count = -(-len(groups) // size)
         parts = [part_of(whole, (windows == window).nonzero().flatten().tolist()) for window in range(count)]
         return Round(parts, self.reduce(result.metrics))
@@ -196,4 +198,5 @@ def part_of(window: Window, indices: list[int]) -> Window:
     """Some rows of a window, as a window of its own with tensors as wide as its longest row."""
     batch = window.batch.select(indices)
     rows = select(window.rows, indices, batch.shape[1])
-    return Window(batch, rows, window.group_ids[indices], window.no_signal[indices])
+    own = tuple(window.completions[index] for index in indices)
+    return Window(batch, rows, window.group_ids[indices], window.no_signal[indices], own)

@@ -42,6 +42,9 @@ class TrainOptions:
     token_budget: Annotated[
         int, "Tokens in one micro-batch, prompt included; lower it when memory runs out: the gradient stays the same."
     ] = 8192
+    token_entropies: Annotated[
+        bool, "Measure the policy's entropy at every trained token, for metrics and heat maps; a few percent of a step."
+    ] = False
     checkpoint_every: Annotated[
         int, "Rounds between checkpoints; what came after the last one is done again on resume."
     ] = 10

@@ -21,13 +21,14 @@ class Window:
 
     `batch` holds the token sequences, `rows` their tensors [N, ...], `group_ids` [N] the position of each row's group
     in the window over all ranks, `no_signal` [N] the rows without advantage. All rows are here; which of them are
-    forwarded is the objective's choice.
+    forwarded is the objective's choice. `completions` are the records that the rows came from.
     """
 
     batch: ScoringBatch
     rows: Rows
     group_ids: torch.Tensor
     no_signal: torch.Tensor
+    completions: tuple[Completion, ...] = ()
 
     def __len__(self) -> int:
         return len(self.batch.rows)
@@ -46,6 +47,18 @@ def tensors_of(completions: Sequence[Completion]) -> tuple[list[np.ndarray], tor
     mask = pad([segment.loss_mask for segment in segments], width, False, torch.bool)
     sampling = pad([segment.sampling_logps for segment in segments], width, float("nan"), torch.float32)
     return tokens, mask, sampling
+
+
+def keep_token_values(completions: Sequence[Completion], logps: torch.Tensor, entropies: torch.Tensor | None) -> None:
+    """Leave the trainer's [N, T] log-probs and entropies in the completions' tags, for rollouts and heat maps.
+
+    What an earlier pass left stays: it saw the policy that wrote the tokens.
+    """
+    for name, values in (("old_logps", logps), ("entropies", entropies)):
+        table = None if values is None else values.detach().float().cpu().numpy()
+        for row, completion in enumerate(completions if table is not None else ()):
+            authored = only_segment(completion).loss_mask
+            completion.tags.setdefault(name, table[row, : len(authored)][authored])
 
 
 def only_segment(completion: Completion) -> Segment:

@@ -16,7 +16,7 @@ from assay.policy import Policy, ScoringBatch, plan_micro_batches
 from assay.policy.model import EntropyMode
 from assay.ranks import Ranks
 from assay.training.options import TrainOptions
-from assay.training.rows import Window, select, to_device
+from assay.training.rows import Window, keep_token_values, select, to_device
 
 GRADIENT_BUCKET = 2**24
 
@@ -56,7 +56,8 @@ class Updater:
         self.dump_folder = dump_folder
         self.parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         bonus = objective.spec.has_entropy_bonus
-        self.entropies: EntropyMode = "grad" if bonus else "value" if objective.needs_entropy else "none"
+        measured = objective.needs_entropy or options.token_entropies
+        self.entropies: EntropyMode = "grad" if bonus else "value" if measured else "none"
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=policy.choices["dtype"] == "float16")
 
     def __call__(self, window: Window, step: int, learning_rate: float) -> Updated:
@@ -110,6 +111,8 @@ class Updater:
         rows = to_device(select(window.rows, indices, batch.shape[1]), self.policy.device)
         outputs = self.policy(batch, temperature=self.temperature, entropies=self.entropies)
         loss, metrics = self.objective(outputs, rows, denominators)
+        if window.completions:
+            keep_token_values([window.completions[index] for index in indices], outputs.logps, outputs.entropies)
         self.scaler.scale(loss).backward()
         return metrics
 

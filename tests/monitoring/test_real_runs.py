@@ -1,0 +1,77 @@
+"""Rollouts, flags and the doctor on real runs: a random two-layer model, the real trainer, real files, seconds each."""
+
+import numpy as np
+import pytest
+
+import assay
+from assay.monitoring.sources import open_run
+from assay.monitoring.viewer.query import tokens_of
+
+ROWS = [{"question": f"Say {word}.", "answer": word} for word in ("one", "two", "three", "four", "five", "six")]
+
+
+def texts(completions):
+    return [item if isinstance(item, str) else item[-1]["content"] for item in completions]
+
+
+def vowels(completions, **kwargs):
+    """Paid for vowels; random text has some, so groups differ."""
+    return [sum(letter in "aeiouAEIOU" for letter in text) / 4 for text in texts(completions)]
+
+
+@pytest.fixture
+def train(tiny_folder, tmp_path):
+    """Train the tiny model; keywords go on top. Returns the run directory."""
+
+    def start(**keys):
+        settings = {
+            "model": str(tiny_folder("llama")),
+            "dataset": ROWS,
+            "rewards": [vowels],
+            "preset": "grpo",
+            "output_dir": str(tmp_path / "runs"),
+            "name": "r",
+            "num_generations": 4,
+            "max_completion_length": 8,
+            "prompts_per_step": 2,
+            "steps": 2,
+            "learning_rate": 1e-2,
+            "dtype": "float32",
+            "prefix_sharing": True,
+            "lora_rank": 2,
+            "console": "quiet",
+            "heldout_size": 0,
+            "checkpoint_every": 1000,
+        }
+        return assay.train(**(settings | keys)).directory
+
+    return start
+
+
+@pytest.mark.parametrize("extra", [{}, {"num_iterations": 2}, {"steps_per_generation": 2}])
+def test_rollouts_hold_what_the_trainer_saw_of_every_trained_token(train, extra):
+    run = open_run(train(token_entropies=True, **extra))
+    rows = [row for step in run.rollouts.steps() for row in run.rollouts.read(step)]
+    trained = [row for row in rows if row["old_logps"] is not None]
+    assert trained
+    # All rows of the first window that had a signal were forwarded; with an old pass, all rows of the round.
+    assert all(row["old_logps"] is not None for row in rows) or not extra.get("num_iterations")
+    for row in trained:
+        assert len(row["old_logps"]) == row["num_tokens"]
+        # The tiny model samples and trains in float32: what the sampler said and the trainer says is the same.
+        assert np.allclose(row["old_logps"], row["sampling_logps"], atol=1e-4)
+    entropies = [value for row in trained if row["entropies"] for value in row["entropies"]]
+    assert entropies
+    assert 0 < min(entropies) <= max(entropies) <= np.log(260) + 1e-4
+    assert "entropy" in run.history
+    row = trained[0]
+    shown = tokens_of(run.rollouts, row["step"], row["group"], row["sample"])
+    assert all(value is not None for value in shown["old_logps"])
+
+
+def test_entropies_are_left_out_unless_asked_for(train):
+    run = open_run(train())
+    rows = run.rollouts.read(1)
+    assert any(row["old_logps"] for row in rows)
+    assert all(row["entropies"] is None for row in rows)
+    assert "sampling/entropy" in run.history

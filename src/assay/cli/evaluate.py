@@ -39,10 +39,10 @@ def evaluate(
         prompts = session.pool.heldout[: config.eval.prompts]
         if not prompts:
             raise InputError(f"{source} holds no prompts out; set data.heldout_size, or heldout_split")
-        results = {"base": measure(session.sample, session.scorer, prompts, sampling, max(samples, 1))}
+        results = {"base": measure(session.sample, session.heldout_scorer, prompts, sampling, max(samples, 1))}
         if model is not None:
             load_trained(session, model)
-            results["trained"] = measure(session.sample, session.scorer, prompts, sampling, max(samples, 1))
+            results["trained"] = measure(session.sample, session.heldout_scorer, prompts, sampling, max(samples, 1))
     found: dict[str, Any] = {
         "prompts": len(prompts),
         "samples": samples,

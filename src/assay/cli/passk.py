@@ -121,14 +121,15 @@ def fill(
             return session.sample(chosen, Sampling(**sampling), count, stream + 1)  # 0 would mean the recipe's seed
 
         for name in names:
-            settings = {"weights": config.model.path, **sampling, "rewards": plain(config.rewards)}
+            marks = config.eval.rewards or config.rewards
+            settings = {"weights": config.model.path, **sampling, "rewards": plain(marks)}
             if name == "trained":
                 weights = trained_model(source)
                 load_trained(session, weights)
                 settings["weights"] = fingerprint(weights)
             with counter(f"sampling {name}", len(units(len(prompts), n)[shard[0] :: shard[1]])) as tick:
                 sample_all(
-                    draw, session.scorer, prompts, n, folder / name,
+                    draw, session.heldout_scorer, prompts, n, folder / name,
                     seed=seed, shard=shard, settings=settings, tick=tick,
                 )  # fmt: skip
 

@@ -87,15 +87,23 @@ def over_preset(asked: Tree) -> Tree:
 def normalised(tree: Mapping[str, Any], source: str) -> Tree:
     """Shorthands spelled out: `rewards` may be a plain list, and a reward may be just its name or function."""
     tree = {key: value for key, value in tree.items() if key not in ("measured", "provenance")}
-    rewards = tree.get("rewards")
-    if isinstance(rewards, str) or callable(rewards):
-        rewards = [rewards]
-    if isinstance(rewards, list | tuple):
+    rewards, evaluation = tree.get("rewards"), tree.get("eval")
+    if isinstance(rewards, str | list | tuple) or callable(rewards):
         rewards = {"functions": rewards}
-    if isinstance(rewards, Mapping) and isinstance(rewards.get("functions"), list | tuple):
-        spelled = [item if isinstance(item, Mapping | RewardSpec) else {"fn": item} for item in rewards["functions"]]
-        rewards = {**rewards, "functions": spelled}
-    return tree if rewards is None else {**tree, "rewards": rewards}
+    if isinstance(rewards, Mapping) and "functions" in rewards:
+        tree["rewards"] = {**rewards, "functions": spelled(rewards["functions"])}
+    if isinstance(evaluation, Mapping) and evaluation.get("rewards"):
+        tree["eval"] = {**evaluation, "rewards": spelled(evaluation["rewards"])}
+    return tree
+
+
+def spelled(functions: Any) -> Any:
+    """A list of rewards with each one as a mapping; anything else as it is, for the check that names it."""
+    if isinstance(functions, str) or callable(functions):
+        functions = [functions]
+    if not isinstance(functions, list | tuple):
+        return functions
+    return [item if isinstance(item, Mapping | RewardSpec) else {"fn": item} for item in functions]
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from assay.prompts.options import CurriculumOptions, DataOptions, RefillOptions
 from assay.rewards.options import RewardOptions
 from assay.rollouts.options import RolloutOptions
 from assay.training.options import TrainOptions
+from assay.training.sft_options import SftOptions
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class RunConfig:
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
     objective: ObjectiveSpec = field(default_factory=ObjectiveSpec)
     train: TrainOptions = field(default_factory=TrainOptions)
+    sft: SftOptions = field(default_factory=SftOptions)
     eval: EvalOptions = field(default_factory=EvalOptions)
     monitoring: MonitorOptions = field(default_factory=MonitorOptions)
 

@@ -6,7 +6,7 @@ import datetime
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ MAY_CHANGE = (
     "eval.",
     "monitoring.",
     "rewards.workers",
+    "sft.",
 )
 PACKAGES = ("assay", "torch", "transformers", "peft", "accelerate", "datasets", "numpy")
 
@@ -46,19 +47,19 @@ def read_stored(path: Path) -> tuple[Tree, dict[str, Any]]:
     return {key: value for key, value in tree.items() if key not in EXTRA_SECTIONS}, measured
 
 
-def check_resume(stored: Tree, config: RunConfig, where: Path) -> None:
+def check_resume(stored: Tree, config: RunConfig, where: Path, may_change: Sequence[str] = MAY_CHANGE) -> None:
     """Raise InputError if a key that the run depends on differs from what it began with."""
     changed = [
         (key, old, new)
         for key, old, new in differences(stored, plain(config))
-        if not any(key == allowed or (allowed.endswith(".") and key.startswith(allowed)) for allowed in MAY_CHANGE)
+        if not any(key == allowed or (allowed.endswith(".") and key.startswith(allowed)) for allowed in may_change)
     ]
     if changed:
         key, old, new = changed[0]
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise InputError(
             f"{where} exists and began with {key}={old!r}, now {new!r}{more}; give the run another name, delete it, "
-            f"or keep the value. Only {', '.join(MAY_CHANGE)} may change on resume"
+            f"or keep the value. Only {', '.join(may_change)} may change on resume"
         )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from assay.errors import InputError
+from assay.prompts.options import SourceOptions, mixture_source
+from assay.rewards.options import RewardSpec
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,19 @@ class EvalOptions:
         Literal["accuracy", "pass_rate"] | None,
         "Figure that picks the best checkpoint; by default the pass rate where it is measured, which is less noisy.",
     ] = None
-    kl_to_base: Annotated[bool, "Measure the divergence from the base model, also when beta is 0; one pass more."] = (
-        True
-    )
+    rewards: Annotated[
+        tuple[RewardSpec, ...],
+        "Functions that mark held-out answers, written like `rewards`; by default the training's, which it may game.",
+    ] = ()
+    forgetting: Annotated[
+        Mapping[str, Any] | None,
+        "General prompts that show forgetting: the keys of `data`, and `rewards` and `prompts` of their own.",
+    ] = None
+    kl_to_base: Annotated[
+        bool | None,
+        "Measure the divergence from the base model; by default where it costs a pass only (LoRA, or a fixed KL "
+        "reference). true keeps a copy for full fine-tuning: 4 bytes a parameter, on model.reference_device.",
+    ] = None
     seed: Annotated[int, "Seed of the sampled completions, the same at every step so that its noise is shared."] = 1234
 
     def __post_init__(self) -> None:
@@ -40,7 +53,39 @@ class EvalOptions:
         if self.best_by == "pass_rate" and not self.samples:
             raise InputError("eval.best_by is pass_rate, which is measured only with eval.samples of at least 1")
 
+        if self.forgetting is not None:
+            ForgettingSet.read(self.forgetting)
+
     @property
     def primary(self) -> Literal["accuracy", "pass_rate"]:
         """The figure that picks the best checkpoint."""
         return self.best_by or ("pass_rate" if self.samples else "accuracy")
+
+
+@dataclass(frozen=True)
+class ForgettingSet:
+    """What `eval.forgetting` says: a source of prompts, how many of them, and what marks the answers, if anything."""
+
+    source: Mapping[str, Any]
+    prompts: int
+    rewards: tuple[RewardSpec, ...]
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> ForgettingSet:
+        """Raises InputError for a key that neither `data` nor this section has, and for a value out of range."""
+        source = {
+            "heldout_size": 0,
+            **{key: value for key, value in given.items() if key not in ("prompts", "rewards")},
+        }
+        shared = {name: getattr(SourceOptions(), name) for name in SourceOptions.__dataclass_fields__}
+        try:
+            mixture_source(shared, 0, source)
+        except InputError as error:
+            raise InputError(f"eval.forgetting: {str(error).replace('data.mixture[0].', '')}") from error
+        prompts = given.get("prompts", 100)
+        if not isinstance(prompts, int) or prompts < 1:
+            raise InputError(f"eval.forgetting.prompts is {prompts!r}; it must be at least 1")
+        listed = given.get("rewards", ())
+        listed = [listed] if isinstance(listed, str) else listed
+        rewards = tuple(RewardSpec(**item) if isinstance(item, Mapping) else RewardSpec(item) for item in listed)
+        return cls(source, prompts, rewards)

@@ -60,7 +60,7 @@ class Heldout:
         self.sets = tuple(sets)
         self.sample = sample
         self.options = options
-        self.log_probs = log_probs if options.kl_to_base else None
+        self.log_probs = None if options.kl_to_base is False else log_probs
         self.max_tokens = options.max_completion_length or max_completion_length
         self.start: dict[str, HeldoutResult] = {}
         self.best: dict[str, HeldoutResult] = {}

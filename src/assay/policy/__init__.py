@@ -3,7 +3,7 @@ that wrappers can wrap; nobody outside calls its backbone or head. Never decides
 
 from assay.policy.batch import ScoringBatch
 from assay.policy.batching import micro_batch_tokens, plan_micro_batches
-from assay.policy.loading import load_policy, load_tokenizer, stop_token_ids
+from assay.policy.loading import load_policy, load_tokenizer, stop_token_ids, turn_end
 from assay.policy.model import Policy
 from assay.policy.options import ModelOptions
 
@@ -16,4 +16,5 @@ __all__ = [
     "micro_batch_tokens",
     "plan_micro_batches",
     "stop_token_ids",
+    "turn_end",
 ]

@@ -93,11 +93,12 @@ def stop_token_ids(model: Any, tokenizer: transformers.PreTrainedTokenizerBase) 
         ids |= set(declared) if isinstance(declared, list | tuple) else {declared} if declared is not None else set()
     if tokenizer.eos_token_id is not None:
         ids.add(int(tokenizer.eos_token_id))
-    ids |= _turn_end(tokenizer)
+    ids |= turn_end(tokenizer)
     return tuple(sorted(int(token) for token in ids))
 
 
-def _turn_end(tokenizer: transformers.PreTrainedTokenizerBase) -> set[int]:
+def turn_end(tokenizer: transformers.PreTrainedTokenizerBase) -> set[int]:
+    """The token that ends an assistant's message under the chat template; empty where there is none."""
     if not getattr(tokenizer, "chat_template", None):
         return set()
     marker = "assaymarker"

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from assay.api.heldout import heldout_sets, log_probs
 from assay.api.models import save_model
 from assay.api.session import Session
-from assay.evaluation.progress import Heldout, HeldoutSet
+from assay.evaluation.progress import Heldout
 from assay.evaluation.verdicts import HeldoutLog
 from assay.monitoring.metrics import rollout_metrics
 from assay.monitoring.monitor import MonitorProtocol
 from assay.ranks import Ranks
 from assay.records import Group
-from assay.training.rows import scoring_batch, tensors_of
 
 OnStep = Callable[[int, Mapping[str, float]], None]
 
@@ -72,25 +70,19 @@ class Evaluation:
 
     def __init__(self, session: Session, reports: RunReports, run: Path) -> None:
         config = session.config
-        prompts = session.pool.heldout[: config.eval.prompts]
         self.session = session
         self.reports = reports
         self.models = run / "model"
         self.last_figure: dict[str, float] = {}
         self.verdicts = HeldoutLog(run)
         self.heldout: Heldout | None = None
-        if prompts:
-            can_compare = session.policy.has_adapters
+        if sets := heldout_sets(session):
             self.heldout = Heldout(
-                [HeldoutSet(prompts, session.scorer)],
-                session.sample,
-                config.eval,
-                config.rollout.max_completion_length,
-                self.log_probs if can_compare else None,
+                sets, session.sample, config.eval, config.rollout.max_completion_length, log_probs(session)
             )
 
     def __call__(self, step: int, last: bool) -> None:
-        if self.heldout is None or not self.heldout.due(step, last):
+        if self.heldout is None or not self.due(step, last):
             return
         self.reports.phase("evaluate", len(self.heldout.sets[0].prompts))
         result = self.heldout.evaluate(step)
@@ -101,24 +93,13 @@ class Evaluation:
             save_model(self.session.policy, self.session.tokenizer, self.models / "best")
         self.reports.heldout(step, result.metrics)
 
+    def due(self, step: int, last: bool) -> bool:
+        """Whether the call with these arguments will measure something."""
+        return self.heldout is not None and self.heldout.due(step, last)
+
     def rewind(self, step: int) -> None:
         """Forget verdicts of later steps."""
         self.verdicts.rewind(step)
-
-    def log_probs(self, groups: list[Group]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(policy's, base model's) log-probabilities of each completion, a group at a time."""
-        import torch
-
-        policy, temperature = self.session.policy, self.session.config.rollout.temperature
-        policy.eval()
-        for group in groups:
-            tokens, mask, _ = tensors_of(group.completions)
-            batch = scoring_batch([group], tokens)
-            with torch.no_grad():
-                own = policy(batch, temperature=temperature).logps.float().cpu()
-                base = policy.reference(batch, temperature=temperature).float().cpu()
-            for row in range(len(tokens)):
-                yield own[row][mask[row]].numpy(), base[row][mask[row]].numpy()
 
     def state_dict(self) -> dict[str, Any]:
         return {"heldout": self.heldout.state_dict() if self.heldout else None, "last": self.last_figure}

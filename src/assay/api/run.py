@@ -24,7 +24,9 @@ from assay.objectives import build
 from assay.prompts import Curriculum, Refill, has_signal, reward_curriculum
 from assay.ranks import Ranks, start_ranks
 from assay.records import Group
-from assay.rollouts.producer import Producer
+from assay.rollouts.pipeline import Pipeline
+from assay.rollouts.producer import Producer, Progress, Rollouts
+from assay.rollouts.shared_engine import SharedEngine
 from assay.training.collate import Collator
 from assay.training.rundir import RunDirectory, write_whole
 from assay.training.trainer import Trainer
@@ -147,21 +149,7 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
     temperature = config.rollout.temperature
     return Trainer(
         policy=policy,
-        engine=session.engine,
-        producer=Producer(
-            session.engine,
-            session.scorer,
-            session.decode,
-            config.rollout,
-            seed=config.seed,
-            prompts={prompt.content_key: prompt for prompt in session.pool.train},
-            refill=Refill(config.refill, signal_rule(config)),
-            schedules=reward_curriculum(
-                config.curriculum.reward_weights, config.curriculum.limits, session.scorer.names
-            ),
-            ranks=ranks,
-            progress=ranks_progress(reports, ranks),
-        ),
+        producer=build_producer(session, ranks_progress(reports, ranks)),
         curriculum=Curriculum(
             session.pool.train,
             config.curriculum,
@@ -194,6 +182,42 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
         monitor=reports,
         evaluate=evaluation,
         ranks=ranks,
+    )
+
+
+def build_producer(session: Session, progress: Progress) -> Rollouts:
+    """Who writes and marks: round by round, or ahead of the trainer where `rollout.max_staleness` allows it."""
+    config = session.config
+    shared: dict[str, Any] = {
+        "seed": config.seed,
+        "prompts": {prompt.content_key: prompt for prompt in session.pool.train},
+        "refill": Refill(config.refill, signal_rule(config)),
+        "schedules": reward_curriculum(
+            config.curriculum.reward_weights, config.curriculum.limits, session.scorer.names
+        ),
+        "progress": progress,
+    }
+    engine, scorer, ahead = session.engine, session.scorer, config.rollout.max_staleness
+    if not ahead:
+        return Producer(engine, scorer, session.decode, config.rollout, ranks=session.ranks, **shared)
+    whole_round = [function.name for function in scorer.functions if function.spec.batch]
+    if whole_round or session.ranks.world > 1:
+        reason = (
+            f"reward function {whole_round[0]!r} marks whole rounds (batch: true)"
+            if whole_round
+            else f"{session.ranks.world} processes train together"
+        )
+        raise InputError(f"rollout.max_staleness is {ahead}, but {reason}, which needs synchronous rounds; set it to 0")
+    assert isinstance(engine, SharedEngine)
+    return Pipeline(
+        engine,
+        scorer,
+        session.decode,
+        config.rollout,
+        groups_per_round=config.train.prompts_per_round,
+        updates_per_round=config.train.updates_per_round,
+        steps=config.train.steps,
+        **shared,
     )
 
 
@@ -246,9 +270,8 @@ def summarise(
 ) -> dict[str, Any]:
     """summary.json: what scripts read."""
     config, heldout = session.config, evaluation.heldout
-    before = (
-        {} if heldout is None else {name.rpartition("/")[2]: result.accuracy for name, result in heldout.start.items()}
-    )
+    start = {} if heldout is None else {name: result.accuracy for name, result in heldout.start.items()}
+    before = {name.removeprefix("/"): accuracy for name, accuracy in start.items()}
     after = evaluation.last_figure
     summary: dict[str, Any] = {
         "name": config.name,
@@ -266,6 +289,11 @@ def summarise(
     }
     if before.get("pass_rate") is not None:
         summary |= {"pass_rate_before": before["pass_rate"], "pass_rate_after": after.get("heldout/pass_rate")}
+    if before.get("forgetting/accuracy") is not None:
+        summary |= {
+            "forgetting_before": before["forgetting/accuracy"],
+            "forgetting_after": after.get("heldout/forgetting/accuracy"),
+        }
     if heldout is not None:
         summary |= {"best_step": heldout.best_step, "heldout_best": heldout.best_figure}
     return summary

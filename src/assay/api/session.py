@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -16,9 +17,10 @@ from assay.prompts import PromptPool, load_prompts
 from assay.ranks import Ranks
 from assay.records import Group, Prompt
 from assay.rewards import Scorer
+from assay.rollouts.build import build_engine, check_engine
 from assay.rollouts.producer import content_of, stream_seed
 from assay.rollouts.protocol import Engine, Request, Sampling, generate
-from assay.rollouts.transformers_engine import TransformersEngine, TransformersEngineOptions
+from assay.rollouts.shared_engine import SharedEngine
 
 
 class Session:
@@ -39,7 +41,9 @@ class Session:
         self.config = config
         self.dataset = dataset
         self.measured: dict[str, Any] = dict(measured or {})
+        self.kept: list[Scorer] = []
         self.ranks = ranks or Ranks()
+        check_engine(config.rollout)
         threads = self.measured.setdefault("threads", torch.get_num_threads())
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
@@ -79,6 +83,19 @@ class Session:
         return Scorer(options=self.config.rewards)
 
     @functools.cached_property
+    def heldout_scorer(self) -> Scorer:
+        """What marks held-out answers: `eval.rewards`, or the training's scorer."""
+        options = self.config.rewards
+        if not self.config.eval.rewards:
+            return self.scorer
+        return self.keep(Scorer(options=replace(options, functions=self.config.eval.rewards, primary="")))
+
+    def keep(self, scorer: Scorer) -> Scorer:
+        """A scorer beside the training's, to be closed with the session."""
+        self.kept.append(scorer)
+        return scorer
+
+    @functools.cached_property
     def policy(self) -> Policy:
         policy = load_policy(self.config.model, seed=self.config.seed, choices=self.measured.get("policy"))
         self.measured["policy"] = dict(policy.choices)
@@ -86,11 +103,14 @@ class Session:
 
     @functools.cached_property
     def engine(self) -> Engine:
-        """The engine with the policy's present weights."""
-        rollout = self.config.rollout
-        options = TransformersEngineOptions(kv_cache_gib=rollout.kv_cache_gib, max_rows=rollout.max_rows)
+        """The engine with the policy's present weights; shared with the pipeline where rollouts are asynchronous."""
+        engine = self.own_engine()
+        return SharedEngine(engine) if self.config.rollout.max_staleness else engine
+
+    def own_engine(self) -> Engine:
+        """A new engine of the kind that `rollout.engine` names."""
         stops = stop_token_ids(self.policy.transformer, self.tokenizer)
-        return TransformersEngine.from_policy(self.policy, stops, options)
+        return build_engine(self.policy, stops, self.config.rollout, self.ranks)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of a completion, as verifiers see it: without special tokens."""
@@ -121,6 +141,9 @@ class Session:
 
     def close(self) -> None:
         """Stop the workers and the engine, where they were started."""
+        self.__dict__.pop("heldout_scorer", None)
+        while self.kept:
+            self.kept.pop().close()
         for part in ("scorer", "engine"):
             if part in self.__dict__:
                 self.__dict__.pop(part).close()

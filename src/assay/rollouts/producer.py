@@ -1,16 +1,19 @@
 """The producer of scored groups: draws prompts, has the engine write, marks each group as it finishes.
 
 What it returns is the same on every rank: each rank writes and marks its share, then all hold all groups, in the
-order of their draws.
+order of their draws. This is `max_staleness = 0`; `pipeline` writes ahead. The trainer's loop calls both by the same
+names and knows neither.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from assay.policy import Policy
 from assay.prompts import Curriculum, Refill, RewardCurriculum
 from assay.prompts import collect as fill_batch
 from assay.ranks import Ranks
@@ -30,6 +33,30 @@ class Collected:
 
     groups: list[Group]
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Rollouts(Protocol):
+    """What the training loop needs: groups to train on, and a place to push the weights to."""
+
+    draws: int
+
+    def collect(self, curriculum: Curriculum, count: int, step: int, trainer_state: Any = None) -> Collected:
+        """The next round's groups, marked, for the update after `step`."""
+        ...
+
+    def push(self, policy: Policy, version: int, needed: bool = False) -> None:
+        """A round is trained: the engine goes on with these weights; at once if `needed` (for held-out evaluation)."""
+        ...
+
+    def frozen(self) -> AbstractContextManager[Any]:
+        """Hold still while a checkpoint reads the state of this and of the curriculum."""
+        ...
+
+    def close(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Producer:
@@ -114,27 +141,26 @@ class Producer:
     def write(self, groups: Sequence[Group], n: int, stream: str, trainer_state: Any) -> None:
         """Fill in completions; marking starts as each group finishes, while the others are still being written."""
         sampling = Sampling(self.max_tokens, self.options.temperature)
-        requests = {
-            self.engine.submit(
-                Request(
-                    group.prompt.token_ids,
-                    sampling,
-                    n,
-                    stream_seed(self.seed, f"{group.draw}{stream}"),
-                    group.prompt.media,
-                )
-            ): group
-            for group in groups
-        }
+        requests = {self.engine.submit(request_of(group, n, stream, self.seed, sampling)): group for group in groups}
         self.progress("generate", 0, len(groups))
         for done, (handle, completions) in enumerate(self.engine.completed(), start=1):
             group = requests[handle]
-            for completion in completions:
-                completion.content = content_of(completion, group.prompt, self.decode)
             group.completions = completions
+            read_back(group, self.decode)
             self.scorer.submit(group, trainer_state)
             self.progress("generate", done, len(groups))
         self.progress("score", 0, len(groups))
+
+    def push(self, policy: Policy, version: int, needed: bool = False) -> None:
+        """Every round's weights go to the engine, whether or not they are `needed` for something else."""
+        push_policy(self.engine, policy, version)
+
+    def frozen(self) -> AbstractContextManager[Any]:
+        """Nothing happens here between two calls."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Nothing is in flight between two calls."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"draws": self.draws, "refill": self.refill.state_dict(group_state)}
@@ -142,6 +168,23 @@ class Producer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.draws = state["draws"]
         self.refill.load_state_dict(state["refill"], lambda group: load_group(group, self.prompts))
+
+
+def push_policy(engine: Engine, policy: Policy, version: int) -> None:
+    """The policy's present weights, as policy `version`."""
+    engine.push(policy.named_full_weights(), version)
+
+
+def request_of(group: Group, n: int, stream: str, seed: int, sampling: Sampling) -> Request:
+    """`n` completions of a group's prompt, from the random stream of its draw."""
+    prompt = group.prompt
+    return Request(prompt.token_ids, sampling, n, stream_seed(seed, f"{group.draw}{stream}"), prompt.media)
+
+
+def read_back(group: Group, decode: Decode) -> None:
+    """The text of what was written, as the verifiers read it."""
+    for completion in group.completions:
+        completion.content = content_of(completion, group.prompt, decode)
 
 
 def stream_seed(seed: int, draw: int | str) -> int:

@@ -45,6 +45,9 @@ class Engine(Protocol):
 
     `content` stays empty: text belongs to whoever holds the tokenizer. An engine that sees the whole distribution puts
     the mean entropy (nats a token) of what it drew from into `tags["sampling_entropy"]`.
+
+    A concurrent engine starts a request when it is submitted, and all its calls but `completed` may come from another
+    thread while one thread is in `completed`.
     """
 
     def submit(self, request: Request) -> int:
@@ -58,7 +61,10 @@ class Engine(Protocol):
     def cancel(self, handles: Iterable[int]) -> None: ...
 
     def push(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        """Take the policy's weights (transformers' names, adapters merged) as policy `version`."""
+        """Take the policy's weights (transformers' names, adapters merged) as policy `version`.
+
+        Requests in flight are kept: they go on with the new weights and say so in `policy_versions`.
+        """
         ...
 
     def pause(self) -> None: ...
@@ -69,7 +75,9 @@ class Engine(Protocol):
 
     def wake(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Forget what is open; a `completed` in another thread ends."""
+        ...
 
 
 def generate(engine: Engine, requests: Iterable[Request]) -> list[list[Completion]]:

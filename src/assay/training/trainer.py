@@ -13,8 +13,7 @@ from assay.policy import Policy
 from assay.prompts import Curriculum
 from assay.ranks import Ranks
 from assay.records import Group
-from assay.rollouts.producer import Producer
-from assay.rollouts.protocol import Engine
+from assay.rollouts.producer import Rollouts
 from assay.training.checkpoint import Checkpoints
 from assay.training.collate import Collator, Round
 from assay.training.options import TrainOptions
@@ -44,6 +43,8 @@ class Evaluates(Protocol):
 
     def __call__(self, step: int, last: bool) -> None: ...
 
+    def due(self, step: int, last: bool) -> bool: ...
+
     def rewind(self, step: int) -> None: ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -67,8 +68,7 @@ class Trainer:
         self,
         *,
         policy: Policy,
-        engine: Engine,
-        producer: Producer,
+        producer: Rollouts,
         curriculum: Curriculum,
         objective: Objective,
         collator: Collator,
@@ -80,7 +80,6 @@ class Trainer:
         ranks: Ranks,
     ) -> None:
         self.policy = policy
-        self.engine = engine
         self.producer = producer
         self.curriculum = curriculum
         self.objective = objective
@@ -100,15 +99,18 @@ class Trainer:
 
     def run(self) -> int:
         """Train to the end, or to an interrupt; returns the number of updates that are done."""
-        if not self.resume():
-            self.evaluate(0, last=False)
-        with self.interrupts():
-            while self.step < self.options.steps and not self.stopped():
-                self.round()
-                if self.rounds % self.options.checkpoint_every == 0 or self.step >= self.options.steps:
-                    self.checkpoint()
-        if self.step < self.options.steps:
-            self.checkpoint()
+        try:
+            if not self.resume():
+                self.evaluate(0, last=False)
+            with self.interrupts():
+                while self.step < self.options.steps and not self.stopped():
+                    self.round()
+                    if self.rounds % self.options.checkpoint_every == 0 or self.step >= self.options.steps:
+                        self.checkpoint()
+            if self.step < self.options.steps:
+                self.checkpoint()
+        finally:
+            self.producer.close()
         return self.step
 
     def round(self) -> None:
@@ -122,9 +124,10 @@ class Trainer:
             round_ = self.collator(collected.groups)
             self.updates(round_, collected.groups, {**collected.metrics, **round_.metrics})
             self.monitor.phase("sync")
-            self.engine.push(self.policy.named_full_weights(), self.step)
+            last = self.step >= self.options.steps
+            self.producer.push(self.policy, self.step, needed=self.evaluate.due(self.step, last))
             self.rounds += 1
-            self.evaluate(self.step, last=self.step >= self.options.steps)
+            self.evaluate(self.step, last)
 
     def updates(self, round_: Round, groups: Sequence[Group], measured: Mapping[str, float]) -> None:
         """`num_iterations` passes over the round's windows; the round's rollouts go with the first update."""
@@ -156,14 +159,16 @@ class Trainer:
             self.monitor.rewind(self.step if steps else -1)
             self.evaluate.rewind(self.step if steps else -1)
         self.ranks.barrier()
-        self.engine.push(self.policy.named_full_weights(), self.step)
+        self.producer.push(self.policy, self.step)
         return bool(steps)
 
     def checkpoint(self) -> None:
         """Everything that the next round depends on, whole or not at all."""
         self.monitor.phase("save")
         if self.ranks.is_main:
-            self.checkpoints.save(self.step, self.policy.trainable_state_dict(), self.state_dict())
+            with self.producer.frozen():
+                state = self.state_dict()
+            self.checkpoints.save(self.step, self.policy.trainable_state_dict(), state)
         self.ranks.barrier()
 
     def state_dict(self) -> dict[str, Any]:

@@ -272,3 +272,27 @@ def test_the_verifier_marks_on_a_service(service):
     judgement = verifier.judge(RIGHT, ROW, {})
     assert judgement.reward == 1.0
     assert "integrity unverified" in judgement.detail
+
+
+@pytest.mark.parametrize(
+    "reward", ["code", "assay.rewards.code:hackable_code_reward", "assay.rewards.code:robust_code_reward"]
+)
+def test_flags_of_tampering_go_into_the_completions_and_their_metrics(reward):
+    import numpy as np
+
+    from assay.monitoring.metrics import rollout_metrics
+    from assay.records import Completion, Finish, Group, Prompt, Segment
+    from assay.rewards import Scorer
+
+    def completion(text):
+        return Completion([Segment(np.arange(3), np.ones(3, bool), np.zeros(3))], Finish.STOP, text)
+
+    group = Group(Prompt("question", (1,), {"tests": ROW}), [completion(text) for text in (RIGHT, WRONG, HACKS[0])])
+    with Scorer([reward]) as scorer:
+        scorer.score([group])
+    flags = [item.tags["flags"] for item in group.completions]
+    assert flags[:2] == [[], []]
+    assert "early_exit" in flags[2]
+    metrics = rollout_metrics([group], policy_version=0)
+    assert metrics["hack/flagged_frac"] == pytest.approx(1 / 3)
+    assert metrics["hack/rewarded_frac"] == (0.5 if "hackable" in reward else 0.0)

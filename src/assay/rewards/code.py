@@ -18,6 +18,7 @@ from assay.rewards.code_formats import read_row
 from assay.rewards.code_grade import Executor, Grade, LocalExecutor, Status
 from assay.rewards.code_remote import SandboxFusion
 from assay.rewards.code_tests import AssertTests, CallTests, StdioTests, Tests, parse_tests
+from assay.rewards.tampering import SIGNAL_KINDS, detect_hacks
 from assay.rewards.verifier import Verifier, completion_text, correct, failed, not_applicable, unparsable
 from assay.sandbox import Limits, Sandbox, SandboxOptions
 
@@ -152,12 +153,22 @@ class CodeVerifier(Verifier):
         reward = grade.share if self.partial else grade.reward
         return Judgement(Outcome.WRONG, reward, detail=detail, **where)
 
+    def flags(self, judgement: Judgement) -> list[str] | None:
+        """Signs in the program's text, and in how it behaved."""
+        return flags_of(judgement.extracted, judgement.detail.split("; "))
+
     def render_gold(self, gold: Any, row: Mapping[str, Any]) -> str:
         """The row's reference solution in a fence."""
         for column in REFERENCE_COLUMNS:
             if isinstance(row.get(column), str):
                 return f"```python\n{row[column]}\n```"
         raise InputError(f"reward 'code': to audit it the row needs one of {', '.join(REFERENCE_COLUMNS)}")
+
+
+def flags_of(program: str | None, signals: Sequence[str] = ()) -> list[str]:
+    """Kinds of tampering (see `assay.rewards.tampering.KINDS`) that a program and the harness's signals show."""
+    found = {finding.kind for finding in detect_hacks(program)} if program else set()
+    return sorted(found | {SIGNAL_KINDS[signal] for signal in signals if signal in SIGNAL_KINDS})
 
 
 def verify_task(tests: Any, reference_solution: str, executor: Executor | None = None) -> Grade:
@@ -179,9 +190,10 @@ def robust_code_reward(
     `log_extra` the status, the signals of tampering and the integrity of the sandbox go into the logged table.
     """
     executor = executor or SHARED.executor(SandboxOptions())
-    futures = []
+    futures, programs = [], []
     for completion, row_tests in zip(completions, tests, strict=True):
         found = extract_program(completion_text(completion))
+        programs.append(found[0] if found else None)
         skip = found is None or row_tests is None
         futures.append(None if skip else executor.submit(found[0], parse_tests(row_tests)))  # type: ignore[index]
     grades = [future.result() if future else None for future in futures]
@@ -189,6 +201,8 @@ def robust_code_reward(
         log_extra("code_status", [str(grade.status) if grade else "no_program" for grade in grades])
         log_extra("code_signals", [",".join(grade.signals) if grade else "" for grade in grades])
         log_extra("code_integrity", [executor.integrity] * len(grades))
+        pairs = zip(programs, grades, strict=True)
+        log_extra("flags", [flags_of(program, grade.signals if grade else ()) for program, grade in pairs])
     rewards = [grade.reward if grade else 0.0 for grade in grades]
     return [None if row_tests is None else reward for reward, row_tests in zip(rewards, tests)]
 
@@ -204,16 +218,18 @@ def hackable_code_reward(
     keep on it.
     """
     sandbox = sandbox or SHARED.executor(SandboxOptions()).sandbox
-    futures = []
+    futures, programs = [], []
     for completion, row_tests in zip(completions, tests, strict=True):
         found = extract_program(completion_text(completion))
+        programs.append(found[0] if found else None)
         parsed = None if row_tests is None else parse_tests(row_tests)
         program = in_process(found[0], parsed) if found and parsed else None
         stdin = parsed.cases[0][0] if isinstance(parsed, StdioTests) else ""
         futures.append(None if program is None else sandbox.start(program, stdin))
     results = [future.result() if future else None for future in futures]
-    rewards = [None if row is None else float(bool(result and result.ok)) for row, result in zip(tests, results)]
-    return rewards
+    if (log_extra := kwargs.get("log_extra")) is not None:
+        log_extra("flags", [flags_of(program) for program in programs])
+    return [None if row is None else float(bool(result and result.ok)) for row, result in zip(tests, results)]
 
 
 robust_code_reward.marks_programs = hackable_code_reward.marks_programs = True  # type: ignore[attr-defined]

@@ -200,7 +200,9 @@ class Scorer:
 
     def call(self, function: RewardFunction, samples: Sequence[Sample], state: Any) -> Marks:
         if function.verifier is not None:
-            return Marks([judge(function.verifier, sample) for sample in samples])
+            judgements = [judge(function.verifier, sample) for sample in samples]
+            flags = [function.verifier.flags(judgement) for judgement in judgements]
+            return Marks(judgements, [(0, Logged({"flags": flags}))] if None not in flags else [])
         logged = Logged()
         if isinstance(function.fn, Isolated):
             function.fn.limit(self.limit_of(function, samples))

@@ -81,6 +81,10 @@ class Verifier(ABC):
             log_extra(f"{self.__name__}_extracted", [judgement.extracted or "" for judgement in judgements])
         return rewards
 
+    def flags(self, judgement: Judgement) -> list[str] | None:
+        """Signs of tampering in what was marked, by kind; None where this verifier does not look for any."""
+        return None
+
     def start(self) -> None:  # noqa: B027 - most verifiers hold nothing
         """Begin starting worker processes, so that the first completion does not wait for them."""
 

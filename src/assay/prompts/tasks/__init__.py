@@ -11,21 +11,22 @@ import numpy as np
 
 from assay.errors import InputError
 from assay.prompts.tasks.email import email_rows, email_schema
+from assay.prompts.tasks.programs import program_rows
 from assay.prompts.tasks.small import SMALL_TASKS
 
 __all__ = ["TASKS", "email_rows", "email_schema", "task_rows"]
 
-TASKS = ("email_json", *SMALL_TASKS)
+TASKS = ("email_json", *SMALL_TASKS, "programs")
 MOST_REPEATS = 200
 
 
 def task_rows(
     name: str, options: Mapping[str, Any], train_size: int, heldout_size: int, seed: int
 ) -> tuple[list, list]:
-    """Training and held-out rows of a built-in task; every row has prompt, gold and task, none is in both lists.
+    """Training and held-out rows of a built-in task; a row has prompt, task and gold (or tests).
 
-    A task that has fewer different questions than were asked for gives what it has, held-out rows first and at most a
-    fifth of all.
+    None is in both lists. A task that has fewer different questions than were asked for gives what it has, held-out
+    rows first and at most a fifth of all.
     """
     if name not in TASKS:
         close = difflib.get_close_matches(str(name), TASKS, n=1)
@@ -37,6 +38,9 @@ def task_rows(
                 list(email_rows(train_size, seed, heldout=False, **options)),
                 list(email_rows(heldout_size, seed, heldout=True, **options)),
             )
+        if name == "programs":
+            rows = list(islice(program_rows(seed, **options), train_size + heldout_size))
+            return rows[heldout_size:], rows[:heldout_size]
         rows = list(islice(small_rows(name, options, seed), train_size + heldout_size))
     except TypeError as error:
         raise InputError(f"data.options {dict(options)} do not fit the task {name}: {error}") from error

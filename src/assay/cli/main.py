@@ -15,6 +15,7 @@ from assay.errors import InputError, RunError
 # command -> (module:function, its line in `assay --help`). A module loads when its command runs: --help is instant.
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("assay.cli.train:train", "Train; resumes by itself if the run directory exists."),
+    "sft": ("assay.cli.sft:sft", "Fine-tune on answers: a cold start, or the best of a run's own rollouts."),
     "init": ("assay.cli.init:init", "A recipe from a dataset."),
     "check": ("assay.cli.check:check", "Preflight: would this run learn? Before spending a GPU-hour."),
     "eval": ("assay.cli.evaluate:evaluate", "Held-out accuracy of a base model, or of a run before and after."),
@@ -30,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("assay.cli.compare:compare", "Seeds and ablations side by side, with paired intervals."),
     "sweep": ("assay.cli.sweep:sweep", "One recipe under several settings and seeds, then compared."),
     "fit": ("assay.cli.fit:fit", "Sigmoid compute fit: where runs are heading, and whether that is known."),
+    "serve": ("assay.cli.serve:serve", "vLLM servers for a recipe whose rollout.engine is vllm-server."),
     "export": ("assay.cli.export:export", "The better model itself, out of a run directory."),
     "try": ("assay.cli.attempt:attempt", "What the model said before training, and what it says now."),
     "explain": ("assay.cli.explain:explain", "Per-token weights of an objective on given lengths and rewards."),

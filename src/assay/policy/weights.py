@@ -25,7 +25,7 @@ class Adapter:
 
 
 class PolicyWeights:
-    """The policy's weights now. Iterating yields (transformers' name, tensor), adapters merged, tied weights once; every
+    """The policy's weights now. Iterating yields (transformers' name, tensor), adapters merged, tied weights once; each
     iteration begins anew. An engine that serves adapters takes `adapters` or `save_adapters` and never iterates."""
 
     def __init__(self, policy: Policy) -> None:
@@ -46,6 +46,12 @@ class PolicyWeights:
                     down: Any = layer.lora_A[adapter].weight
                     up: Any = layer.lora_B[adapter].weight
                     yield name, Adapter(down.detach(), up.detach(), float(layer.scaling[adapter]))
+
+    def base(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(transformers' name, tensor) of every weight under the adapters; they never change."""
+        for name, parameter in self._policy.transformer.named_parameters():
+            if ".lora_" not in name:
+                yield name.replace(".base_layer", ""), parameter.detach()
 
     def save_adapters(self, folder: Path) -> None:
         """Write the adapters as peft does; vLLM loads the folder."""

@@ -134,11 +134,11 @@ MODEL_RECIPE: dict[str, Any] = {
         "mixture": [
             {
                 "name": "email_json",
-                "train_size": 24,
-                "heldout_size": 48,
+                "train_size": 16,
+                "heldout_size": 32,
                 "options": {"fields": ["customer_name", "order_id"]},
             },
-            {"name": "multiplication", "train_size": 36, "heldout_size": 0, "options": {"digits": 6}},
+            {"name": "multiplication", "train_size": 24, "heldout_size": 0, "options": {"digits": 6}},
         ]
     },
     "rewards": {
@@ -148,8 +148,10 @@ MODEL_RECIPE: dict[str, Any] = {
         ]
     },
     "rollout": {"num_generations": 8, "max_completion_length": 32},
+    # Otherwise the preset would draw until every group is mixed, and the policies' draws would not be what is compared.
+    "refill": {"dynamic_sampling": False},
     "train": {"prompts_per_step": 4, "learning_rate": 3e-4, "checkpoint_every": 1000},
-    "eval": {"every": 12, "prompts": 48, "samples": 0, "kl_to_base": False},
+    "eval": {"every": 6, "prompts": 32, "samples": 0, "kl_to_base": False},
     "monitoring": {"console": "quiet"},
 }
 
@@ -187,7 +189,7 @@ def main() -> None:
     parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=list(PLANS))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--model", metavar="FOLDER", help="train the quick-start model instead, in this folder")
-    parser.add_argument("--model-steps", type=int, default=48, help="updates of 4 prompts; the pool has 60")
+    parser.add_argument("--model-steps", type=int, default=30, help="updates of 4 prompts; the pool has 40")
     parser.add_argument("--model-seed", type=int, default=0)
     given = parser.parse_args()
     if given.model:

@@ -13,11 +13,13 @@ import numpy as np
 
 from assay.monitoring.doctor.case import Case, NotCheckable, TooEarly, flags_of
 from assay.monitoring.doctor.finding import Finding
+from assay.monitoring.doctor.paired import Change, paired_change
 from assay.monitoring.doctor.rule import rule
 from assay.monitoring.doctor.rules_outcome import heldout_se, heldout_series
 from assay.monitoring.doctor.statistics import Z95, wilson
 from assay.rewards.watch import ANSWER, STATED, TEXT_FLAGS, hedges
 
+PERTURBED = ("heldout/perturbed/accuracy", "heldout/perturbed_accuracy")
 RUNS = re.compile(r"(\S)\1{15,}")
 
 
@@ -129,30 +131,39 @@ def divergence(case: Case) -> Finding | None:
     trained = _movement(case, "reward")
     if trained < case.thresholds.reward_moved or not case.trend("reward", whole=True).rises():
         return None
-    size = max(2, len(values) // 4)
-    first, last = float(np.mean(values[:size])), float(np.mean(values[-size:]))
-    # The same prompts every time: a paired difference has about the discordant fifth to half of the unpaired variance;
-    # the unpaired bound is used because only shares were stored, so the rule errs on the side of silence.
-    half = Z95 * math.sqrt(2) * heldout_se(case, (first + last) / 2)
-    gained = last - first
+    found = _heldout_change(case, values)
+    gained, half = found.value, found.half
     if gained - half > 0 or gained > 0.3 * trained:
         return None
-    if gained + half > 0.5 * trained:
+    few = 0 < found.prompts < case.thresholds.paired_prompts
+    if few or gained + half > 0.5 * trained:
         raise TooEarly(
-            f"cannot tell: held-out moved {gained:+.3f} +- {half:.3f} while reward moved {trained:+.3f}; use more "
-            "held-out prompts (eval.prompts)"
+            f"cannot tell: held-out moved {found} while reward moved {trained:+.3f}; use more held-out prompts "
+            "(eval.prompts)"
         )
     return Finding(
         "HK01",
         "error",
         "reward rises, the held-out score does not: the policy learns the verifier, not the task",
-        f"reward {trained:+.3f}, {case.heldout} {gained:+.3f} (95% +- {half:.3f}) over the same steps",
+        f"reward {trained:+.3f}, {case.heldout} {found} over the same steps",
         "read the best-rewarded completions; grade a sample with a second, stricter verifier and close the gap that "
         "it shows",
         key="rewards.functions",
         window=(int(steps[0]), int(steps[-1])),
         rollouts=_best_paid(case),
     )
+
+
+def _heldout_change(case: Case, values: np.ndarray) -> Change:
+    """Start against end of the held-out score: prompt by prompt where the verdicts were kept, else by shares."""
+    figure = (case.heldout or "").removeprefix("heldout/")
+    paired = paired_change(case.run.directory, figure) if case.run.path.is_dir() else None
+    if paired is not None:
+        return paired
+    size = max(2, len(values) // 4)
+    first, last = float(np.mean(values[:size])), float(np.mean(values[-size:]))
+    # A paired difference has about a fifth to half of the unpaired variance; this errs on the side of silence.
+    return Change(last - first, Z95 * math.sqrt(2) * heldout_se(case, (first + last) / 2))
 
 
 @rule("HK02", "reward that is paid for length")
@@ -203,7 +214,11 @@ def intent(case: Case) -> Finding | None:
 
 @rule("HK07", "answers that fail when the question is rephrased")
 def perturbation(case: Case) -> Finding | None:
-    plain, changed = case.first_of("heldout/accuracy"), case.first_of("heldout/perturbed_accuracy")
+    if not any(case.has(name) for name in PERTURBED):
+        raise NotCheckable(
+            f"needs {PERTURBED[0]}: a held-out score on renamed or re-parameterised questions, which only you can write"
+        )
+    plain, changed = case.first_of("heldout/accuracy"), case.first_of(*PERTURBED)
     gap = case.recent(plain) - case.recent(changed)
     if gap <= max(0.05, 3 * heldout_se(case, case.recent(plain))):
         return None

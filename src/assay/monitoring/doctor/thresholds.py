@@ -53,6 +53,8 @@ class Thresholds:
     scoring_share: float = 0.2
     scoring_share_high: float = 0.4
     heldout_gain: float = 0.02
+    # Below this many prompts the normal approximation of a paired interval is not to be trusted.
+    paired_prompts: int = 30
     slow_start_steps: int = 300
     reward_moved: float = 0.05
     length_correlation: float = 0.3

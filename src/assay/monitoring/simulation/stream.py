@@ -85,9 +85,12 @@ class World:
 
 @dataclass
 class SimulatedRun:
+    """`solved` [P] says by step which held-out prompts were answered right."""
+
     world: World
     lines: list[dict[str, Any]]
     groups: dict[int, list[Group]]
+    solved: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ def simulate(world: World) -> SimulatedRun:
     skill, form, cursor = world.skill, world.format_skill, 0
     lines: list[dict[str, Any]] = []
     kept: dict[int, list[Group]] = {}
-    lines.append(_heldout(world, 0, 0.0, skill, heldout, rng))
+    solved = {0: _heldout(world, 0.0, skill, heldout, rng)}
+    lines.append({"step": 0, "heldout/accuracy": float(solved[0].mean())})
     for step in range(1, world.steps + 1):
         x = (step - 1) / max(1, world.steps - 1)
         if cursor + world.prompts > world.pool:
@@ -135,8 +139,9 @@ def simulate(world: World) -> SimulatedRun:
             skill += world.gain * at(world.learning, x) * signal * max(0.0, rng.normal(1, 0.3))
             form += 0.05 if "format" in round_.rewards else 0.0
         if step % world.heldout_every == 0:
-            lines.append(_heldout(world, step, x, skill, heldout, rng))
-    return SimulatedRun(world, lines, kept)
+            solved[step] = _heldout(world, x, skill, heldout, rng)
+            lines.append({"step": step, "heldout/accuracy": float(solved[step].mean())})
+    return SimulatedRun(world, lines, kept, solved)
 
 
 def play(
@@ -249,11 +254,9 @@ def _trainer_metrics(world: World, round_: Round, x: float, rng: np.random.Gener
     return metrics
 
 
-def _heldout(
-    world: World, step: int, x: float, skill: float, difficulty: np.ndarray, rng: np.random.Generator
-) -> dict[str, Any]:
-    solved = rng.random(len(difficulty)) < sigmoid(world.heldout_skill(skill, x) - difficulty)
-    return {"step": step, "heldout/accuracy": float(solved.mean())}
+def _heldout(world: World, x: float, skill: float, difficulty: np.ndarray, rng: Rng) -> np.ndarray:
+    """[P]: which held-out prompts are answered right now."""
+    return rng.random(len(difficulty)) < sigmoid(world.heldout_skill(skill, x) - difficulty)
 
 
 def records(world: World, round_: Round, rng: np.random.Generator) -> list[Group]:
@@ -298,7 +301,7 @@ def plain_text(correct: bool, finished: bool, prompt: int, rng: np.random.Genera
 
 
 def write_run(run: SimulatedRun, directory: Path) -> Path:
-    """A run directory as `Monitor` leaves it: config.yaml, metrics.jsonl, rollouts/."""
+    """A run directory as a real run leaves it: config.yaml, metrics.jsonl, heldout.jsonl, rollouts/."""
     directory.mkdir(parents=True, exist_ok=True)
     world = run.world
     sections: dict[str, dict[str, Any]] = {
@@ -312,6 +315,11 @@ def write_run(run: SimulatedRun, directory: Path) -> Path:
     with open(directory / "metrics.jsonl", "wb") as file:
         for line in run.lines:
             file.write(encode_line(line["step"], {name: value for name, value in line.items() if name != "step"}))
+    keys = [f"h{index}" for index in range(world.heldout_prompts)]
+    with open(directory / "heldout.jsonl", "w") as file_:
+        for step, solved in run.solved.items():
+            verdicts = {"keys": keys, "correct": solved.astype(int).tolist(), "judged": [1] * len(keys), "samples": 1}
+            file_.write(json.dumps({"step": step, "set": "", "figure": "accuracy", **verdicts}) + "\n")
     store = RolloutStore(directory / "rollouts")
     for step, groups in run.groups.items():
         store.write(step, groups)

@@ -46,3 +46,9 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or self.name in (".", ".."):
             raise InputError(f"name is {self.name!r}; it becomes a folder under output_dir, so give a plain name")
+        if self.rollout.max_staleness and not self.objective.vllm_importance_sampling_correction:
+            raise InputError(
+                f"rollout.max_staleness is {self.rollout.max_staleness} and "
+                "objective.vllm_importance_sampling_correction is false: nothing would correct for the older policies "
+                "that wrote the completions; set it to true, or max_staleness to 0"
+            )

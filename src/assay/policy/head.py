@@ -121,8 +121,13 @@ class _TokenLogps(torch.autograd.Function):
             for start in range(0, count, rows):
                 part = slice(start, start + rows)
                 logits = head_logits(hidden[part].to(dtype), head, bias, rule)
-                log_total = logits.logsumexp(-1, keepdim=True)
                 index = targets[part, None]
+                if rule.softcap is None and not entropies:
+                    logps[part], slope = _unit_logps(logits, index, head, rule, unit)
+                    if unit_logp is not None and slope is not None:
+                        unit_logp[part] = slope
+                    continue
+                log_total = logits.logsumexp(-1, keepdim=True)
                 every = logits.sub_(log_total)
                 logps[part] = every.gather(1, index).squeeze(1)
                 if entropy is not None:
@@ -157,6 +162,26 @@ class _TokenLogps(torch.autograd.Function):
                 grad_hidden = grad_hidden + unit_entropy * grad_entropy[:, None].to(unit_logp.dtype)
             return grad_hidden, None, None, None, None, None, None, None
         return (*_recomputed_gradients(ctx, grad_logps, grad_entropy), None, None, None, None, None)
+
+
+def _unit_logps(
+    logits: torch.Tensor, index: torch.Tensor, head: torch.Tensor, rule: LogitRule, with_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """log p(target) [n] and its gradient with respect to the hidden states [n, H]; overwrites the logits.
+
+    The gradient is (onehot - p) W. With e = exp(z - max z) it is (total * onehot - e) W / total: neither the log-probs
+    of all tokens nor p are ever written, and 1 - p stays exact for a target that is almost certain.
+    """
+    top = logits.amax(-1, keepdim=True)
+    chosen = logits.gather(1, index) - top
+    weights = logits.sub_(top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    logps = (chosen - total.log()).squeeze(1)
+    if not with_gradient:
+        return logps, None
+    weights.scatter_add_(1, index, -total)
+    factor = -rule.scale / rule.temperature / total
+    return logps, (weights.to(head.dtype) @ head).to(total.dtype).mul_(factor)
 
 
 def _logp_slope(every: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

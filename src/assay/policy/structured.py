@@ -2,21 +2,24 @@
 
 A mask over the packed row would cost (P + G T)^2 for a group. Here a prompt attends to itself once, all completions
 of a group attend to the prompt's keys in one product (nothing is repeated, grouped-query heads are folded into the
-queries), and each completion attends to itself. The last two are merged by their log-sum-exps; backward gives the
-flash kernels the merged output and log-sum-exp, with which each part's gradient is exact (as in Ring Attention,
-arXiv 2310.01889).
+queries), and each completion attends to itself. The last two are merged by their log-sum-exps, with which each part's
+gradient is exact on its own (as in Ring Attention, arXiv 2310.01889). Backward is plain batched products over blocks of
+queries: torch's flash kernel takes most of a bfloat16 step there (docs/speed.md).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
 from assay.policy.packing import SharedPrefix
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+# Scores that exist at once in backward: 4 MiB in float32. Both a quarter and double of it were slower.
+_BLOCK_ELEMENTS = 2**20
 
 
 def structured_attention(
@@ -54,60 +57,118 @@ class _StructuredAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
         query, key, value, out, lse = ctx.saved_tensors
-        layout, scale = ctx.layout, ctx.scale
         q, k, v = _grouped(query, key, value)
+        k, v = k[:, 0], v[:, 0]
         grad = grad_out.reshape(q.shape)
-        grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k[:, 0]), torch.zeros_like(v[:, 0])
-        for start, middle, end in layout.groups:
-            span = slice(start, middle)
-            operands = _causal_operands(q, k, v, start, middle)
-            parts = _flash_backward(
-                grad[:, :, span], *operands, out[:, :, span], lse[:, :, span], 0.0, True, scale=scale
-            )
-            grad_q[:, :, span] = parts[0]
-            grad_k[:, span] += parts[1].sum(1)
-            grad_v[:, span] += parts[2].sum(1)
-            if end == middle:
-                continue
-            rows = slice(middle, end)
-            operands = _prefix_operands(q, k, v, start, middle, end)
-            folded = [tensor[:, :, rows].reshape(operands[0].shape) for tensor in (grad, out)]
-            total = lse[:, :, rows].reshape(operands[0].shape[:3])
-            parts = _flash_backward(folded[0], *operands, folded[1], total, 0.0, False, scale=scale)
-            grad_q[:, :, rows] = parts[0].view(grad_q[:, :, rows].shape)
-            grad_k[:, span] += parts[1][:, 0]
-            grad_v[:, span] += parts[2][:, 0]
-        for index, valid in layout.buckets:
-            _row_backward(ctx, grad, (q, k, v), (out, lse), index, valid, (grad_q, grad_k, grad_v))
+        asked = _Asked(q, grad, lse, torch.linalg.vecdot(grad.to(lse.dtype), out.to(lse.dtype)))
+        grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for start, middle, end in ctx.layout.groups:
+            prompt, rows = slice(start, middle), slice(middle, end)
+            keys, values = k[:, prompt], v[:, prompt]
+            parts = causal_backward(asked.map(lambda x: x[:, :, prompt]), keys, values, ctx.scale)  # noqa: B023
+            grad_q[:, :, prompt] = parts[0]
+            grad_k[:, prompt] += parts[1]
+            grad_v[:, prompt] += parts[2]
+            if end > middle:
+                parts = prefix_backward(asked.map(lambda x: x[:, :, rows]), keys, values, ctx.scale)  # noqa: B023
+                grad_q[:, :, rows] = parts[0]
+                grad_k[:, prompt] += parts[1]
+                grad_v[:, prompt] += parts[2]
+        for index, valid in ctx.layout.buckets:
+            _row_backward(asked, k, v, ctx.scale, index, valid, (grad_q, grad_k, grad_v))
         return grad_q.view(query.shape), grad_k[None], grad_v[None], None, None
 
 
+class _Asked(NamedTuple):
+    """What backward knows of queries: q and the gradient of their output [N, R, T, D] (R heads share a key head), the
+    log-sum-exp of the scores of *all* keys that a query saw, and grad . output, [N, R, T]."""
+
+    q: torch.Tensor
+    grad: torch.Tensor
+    lse: torch.Tensor
+    delta: torch.Tensor
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> _Asked:
+        return _Asked(function(self.q), function(self.grad), function(self.lse), function(self.delta))
+
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
 def _row_backward(
-    ctx: Any,
-    grad: torch.Tensor,
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    results: tuple[torch.Tensor, torch.Tensor],
+    asked: _Asked,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
     index: torch.Tensor,
     valid: torch.Tensor,
-    grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    grads: Gradients,
 ) -> None:
     """Add the completions-on-themselves part to the gradients. Padding repeats a real token with zero gradient."""
-    q = inputs[0]
-    operands = _row_operands(*inputs, index)
-    above = _by_row(grad, index) * valid[:, None, None, :, None].to(grad.dtype)
-    parts = _flash_backward(
-        above.flatten(0, 1),
-        *operands,
-        _by_row(results[0], index).flatten(0, 1),
-        _by_row(results[1], index).flatten(0, 1),
-        0.0,
-        True,
-        scale=ctx.scale,
-    )
+    mine = asked.map(lambda x: _by_row(x, index))
+    if not valid.all():
+        seen = valid[:, None, None, :]
+        mine = mine._replace(grad=mine.grad * seen[..., None].to(mine.grad.dtype), delta=mine.delta * seen)
+    keys, values = (tensor[:, index].movedim(1, 0).flatten(0, 1) for tensor in (k, v))
+    parts = causal_backward(mine.map(lambda x: x.flatten(0, 1)), keys, values, scale)
     places = index[valid]
-    grads[0][:, :, places] += _ungroup(parts[0], q, index, valid)
-    grads[1][:, places] += _ungroup(parts[1], q, index, valid).sum(1)
-    grads[2][:, places] += _ungroup(parts[2], q, index, valid).sum(1)
+    grads[0][:, :, places] += _ungroup(parts[0], asked.q, index, valid)
+    for total, part in zip(grads[1:], parts[1:]):
+        total[:, places] += part.unflatten(0, (len(index), k.shape[0])).movedim(0, 1)[:, valid]
+
+
+def causal_backward(asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: float) -> Gradients:
+    """Gradients of q, k and v [N, T, D] of attention in which position t sees keys 0 ... t.
+
+    Blocks of queries keep the scores that exist at once below `_BLOCK_ELEMENTS`.
+    """
+    heads, repeats, length, _ = asked.q.shape
+    grad_q = torch.empty_like(asked.q)
+    grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
+    step = max(16, _BLOCK_ELEMENTS // (heads * repeats * length))
+    for start in range(0, length, step):
+        end = min(start + step, length)
+        later = torch.ones(end - start, end - start, dtype=torch.bool, device=k.device).triu(1).repeat(repeats, 1)
+        folded = asked.map(lambda x: x[:, :, start:end].flatten(1, 2))  # noqa: B023
+        parts = _part_backward(folded, k[:, :end], v[:, :end], scale, later)
+        grad_q[:, :, start:end] = parts[0].unflatten(1, (repeats, end - start))
+        grad_k[:, :end] += parts[1]
+        grad_v[:, :end] += parts[2]
+    return grad_q, grad_k, grad_v
+
+
+def prefix_backward(asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: float) -> Gradients:
+    """`causal_backward` where every query sees every key: k and v [N, K, D]."""
+    folded = asked.map(lambda x: x.flatten(1, 2))
+    grad_q = torch.empty_like(folded.q)
+    grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
+    step = max(16, _BLOCK_ELEMENTS // (k.shape[0] * k.shape[1]))
+    for start in range(0, grad_q.shape[1], step):
+        span = slice(start, start + step)
+        grad_q[:, span], part_k, part_v = _part_backward(folded.map(lambda x: x[:, span]), k, v, scale, None)  # noqa: B023
+        grad_k += part_k
+        grad_v += part_v
+    return grad_q.view(asked.q.shape), grad_k, grad_v
+
+
+def _part_backward(
+    asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: float, later: torch.Tensor | None
+) -> Gradients:
+    """Queries [N, M, D] on keys [N, K, D]; `later` [M, W] says which of the last W keys a query may not see."""
+    q, grad, lse, delta = asked
+    scaled = q * scale
+    weights = _product(scaled, k, lse).exp_()
+    if later is not None:
+        weights[..., -later.shape[1] :].masked_fill_(later, 0.0)
+    slope = _product(grad, v, delta).mul_(weights).to(q.dtype)
+    return torch.bmm(slope, k).mul_(scale), torch.bmm(slope.mT, scaled), torch.bmm(weights.to(q.dtype).mT, grad)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, minus: torch.Tensor) -> torch.Tensor:
+    """left right^T - minus: [N, M, D], [N, K, D] and [N, M] -> [N, M, K] in the dtype of `minus`."""
+    if left.dtype == minus.dtype:
+        return torch.baddbmm(minus[..., None], left, right.mT, beta=-1)
+    return torch.bmm(left, right.mT).to(minus.dtype).sub_(minus[..., None])
 
 
 def _grouped(

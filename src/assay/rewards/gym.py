@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from assay.errors import InputError
@@ -78,11 +79,13 @@ def row_of(name: str, packed: Any) -> dict[str, Any]:
 
 
 def pack(value: Any) -> Any:
-    """A value as JSON that keeps tuples, sets and keys that are no strings.
+    """A value as JSON that keeps tuples, sets, fractions and keys that are no strings.
 
-    >>> unpack(json.loads(json.dumps(pack({1: (2, {3})})))) == {1: (2, {3})}
+    >>> unpack(json.loads(json.dumps(pack({1: (2, {3}, Fraction(1, 3))})))) == {1: (2, {3}, Fraction(1, 3))}
     True
     """
+    if isinstance(value, Fraction):
+        return {"fraction": [str(value)]}
     if isinstance(value, (tuple, set, frozenset)):
         return {type(value).__name__: [pack(item) for item in value]}
     if isinstance(value, Mapping):
@@ -97,6 +100,8 @@ def unpack(value: Any) -> Any:
         return [unpack(item) for item in value]
     if isinstance(value, dict):
         ((kind, items),) = value.items()
+        if kind == "fraction":
+            return Fraction(items[0])
         if kind == "dict":
             return {unpack(key): unpack(item) for key, item in items}
         return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](unpack(item) for item in items)

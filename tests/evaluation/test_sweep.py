@@ -25,7 +25,7 @@ with open(os.path.join(folder, "starts"), "a") as file:
 if os.path.exists(os.path.join(folder, "done")):
     sys.exit(0)
 with open(os.path.join(folder, "keys.json"), "w") as file:
-    json.dump(keys, file)
+    json.dump({**keys, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}, file)
 if keys.get("mode") == "fail":
     print("assay: mode is fail; give another", file=sys.stderr)
     sys.exit(2)
@@ -105,6 +105,20 @@ def test_all_run_and_a_failure_stops_nobody(trainer, tmp_path, parallel):
     (failed, _) = [run for run in ended if run.status]
     assert (failed.status, failed.reason) == (2, "assay: mode is fail; give another")
     assert keys_of(tmp_path / "out", "good-seed1")["seed"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("visible", "parallel", "first", "second"),
+    [("3,7", 2, "3", "7"), ("0,1,2,3", 2, "0,2", "1,3"), ("5", 2, "5", "5"), ("3,7", 1, "3,7", "3,7"), ("", 2, "", "")],
+)
+def test_processes_that_run_at_once_have_their_own_gpus(
+    trainer, tmp_path, monkeypatch, visible, parallel, first, second
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    sweep = Sweep("r.yaml", str(tmp_path / "out"), vary={"mode": ["good", "fine"]})
+    run_sweep(sweep, parallel, command=trainer)
+    given = [keys_of(tmp_path / "out", name)["gpus"] for name in ("good-seed0", "fine-seed0")]
+    assert given == [first, second]
 
 
 def test_repeating_the_command_goes_on(trainer, tmp_path):

@@ -114,7 +114,8 @@ def run_sweep(
 ) -> list[Ended]:
     """Run everything, `parallel` processes at a time; a run that fails does not stop the others.
 
-    Ctrl-C is passed on once to the running processes, which checkpoint; KeyboardInterrupt then goes on to the caller.
+    Processes that run at once share the cores, and each sees its own part of the GPUs (CUDA_VISIBLE_DEVICES). Ctrl-C is
+    passed on once to the running processes, which checkpoint; KeyboardInterrupt then goes on to the caller.
     """
     if parallel < 1:
         raise InputError(f"parallel is {parallel}; at least one process must run")
@@ -128,7 +129,9 @@ def run_sweep(
             while waiting and len(running) < parallel:
                 run = waiting.pop()
                 on_event("start", run, None)
-                running.append(_Process(run, [*command, sweep.recipe, *run.overrides], folder, parallel))
+                slot = min(set(range(parallel)) - {process.slot for process in running})
+                environment = environment_of(slot, parallel, os.environ)
+                running.append(_Process(run, [*command, sweep.recipe, *run.overrides], folder, slot, environment))
             for process in _finished(running):
                 running.remove(process)
                 ended.append(process.ended())
@@ -139,18 +142,46 @@ def run_sweep(
     return ended
 
 
+def environment_of(slot: int, parallel: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """What the process in `slot` of `parallel` is given: its share of the cores, and every parallel-th GPU.
+
+    Where there are fewer GPUs than processes they take turns; a variable that is set stays, but that the GPUs which
+    CUDA_VISIBLE_DEVICES names are dealt out.
+
+    >>> [environment_of(slot, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2"})["CUDA_VISIBLE_DEVICES"] for slot in (0, 1)]
+    ['0,2', '1']
+    """
+    if parallel == 1:
+        return dict(environment)
+    given = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // parallel)), **environment}
+    gpus = visible_gpus(environment)
+    if gpus:
+        given["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot::parallel] or [gpus[slot % len(gpus)]])
+    return given
+
+
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    if (named := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
+    import torch
+
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
 class _Process:
     """A training process with its log. In a session of its own: a terminal's Ctrl-C reaches it through us, once."""
 
-    def __init__(self, run: SweepRun, command: Sequence[str], folder: Path, parallel: int) -> None:
+    def __init__(
+        self, run: SweepRun, command: Sequence[str], folder: Path, slot: int, environment: Mapping[str, str]
+    ) -> None:
         self.run = run
+        self.slot = slot
         self.log = folder / f"{run.name}.log"
         self.started = time.monotonic()
-        threads = max(1, (os.cpu_count() or 1) // parallel)
-        environment = {"OMP_NUM_THREADS": str(threads)} | dict(os.environ) if parallel > 1 else dict(os.environ)
         self.output: IO[bytes] = open(self.log, "ab")  # noqa: SIM115 - closed in ended()
         self.process = subprocess.Popen(
-            list(command), stdout=self.output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            list(command), stdout=self.output, stderr=subprocess.STDOUT, env=dict(environment), start_new_session=True
         )
 
     def ended(self) -> Ended:

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 
 from assay.monitoring.metrics import rollout_metrics
-from assay.records import Completion, Finish, Group, Judgement, Outcome, Prompt, Segment
+from assay.records import Completion, Finish, Group, Prompt, Segment
 from assay.rewards import Scorer
 from assay.rewards.tampering import KINDS, SIGNAL_KINDS
-from assay.rewards.watch import TEXT_FLAGS, flags, hedges
+from assay.rewards.watch import TEXT_FLAGS, flag_group, hedges
 
 
-def completion(text, detail=""):
-    found = {"code": Judgement(Outcome.WRONG, 0.0, detail=detail)} if detail else {}
-    return Completion([Segment(np.arange(3), np.ones(3, bool), np.zeros(3))], Finish.STOP, text, found)
+def completion(text):
+    return Completion([Segment(np.arange(3), np.ones(3, bool), np.zeros(3))], Finish.STOP, text)
 
 
 @pytest.mark.parametrize(
@@ -29,18 +28,16 @@ def completion(text, detail=""):
     ],
 )
 def test_what_is_flagged(text, expected):
-    assert flags(completion(text)) == expected
+    item = completion(text)
+    flag_group(Group(Prompt("p", (1,)), [item]))
+    assert item.tags["flags"] == expected
 
 
-def test_bare_text_is_a_program_only_where_the_task_asks_for_one():
-    bare = completion("import os\nos._exit(0)")
-    assert flags(bare) == []
-    assert flags(bare, programs=True) == ["early_exit"]
-
-
-def test_what_the_harness_saw_counts_but_not_what_the_program_printed():
-    assert flags(completion("x", "failed (0/3); blocked_syscall; it printed things")) == ["process_control"]
-    assert flags(completion("x", "failed (0/3); my blocked_syscall was printed")) == []
+def test_what_a_code_reward_found_is_kept():
+    item = completion("I will hardcode the answer. os._exit(0)")
+    item.tags["flags"] = ["process_control"]
+    flag_group(Group(Prompt("p", (1,)), [item]))
+    assert item.tags["flags"] == ["process_control", "stated_intent"]
 
 
 def test_names_do_not_collide():

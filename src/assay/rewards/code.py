@@ -88,7 +88,6 @@ class CodeVerifier(Verifier):
     """
 
     name = "code"
-    marks_programs = True
 
     def __init__(
         self,
@@ -230,9 +229,6 @@ def hackable_code_reward(
     if (log_extra := kwargs.get("log_extra")) is not None:
         log_extra("flags", [flags_of(program) for program in programs])
     return [None if row is None else float(bool(result and result.ok)) for row, result in zip(tests, results)]
-
-
-robust_code_reward.marks_programs = hackable_code_reward.marks_programs = True  # type: ignore[attr-defined]
 
 
 def in_process(code: str, tests: Tests) -> str:

@@ -259,7 +259,7 @@ class Scorer:
             write(function, found, samples_of([pending.group]))
         for completion in pending.group.completions:
             settle_completion(completion, self.functions, self.options)
-        flag_group(pending.group, self.functions)
+        flag_group(pending.group)
         self.marks[id(pending.group)] = marks
         return pending.group
 

@@ -6,10 +6,8 @@ for what it says learns to hide it, and a list of patterns is no defence.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
 
-from assay.records import Completion, Group
+from assay.records import Group
 
 HEDGED, INTENT = "hedged_answer", "stated_intent"
 # Flags of the text; all others are kinds of `tampering.KINDS`, about programs.
@@ -26,25 +24,20 @@ STATED = re.compile(
 LONGEST_PROGRAM = 100_000  # characters; the parser's time grows with them, and no task needs more
 
 
-def flag_group(group: Group, functions: Sequence[Any]) -> None:
-    """Write `tags["flags"]` (names, sorted; empty where nothing was found) into every completion of a marked group."""
-    programs = any(marks_programs(function) for function in functions)
-    for completion in group.completions:
-        completion.tags["flags"] = flags(completion, programs)
+def flag_group(group: Group) -> None:
+    """Add to `tags["flags"]` (names, sorted; empty where nothing was found) of every completion of a marked group.
 
-
-def flags(completion: Completion, programs: bool = False) -> list[str]:
-    """Kinds of `tampering.KINDS` and `TEXT_FLAGS` in one completion.
-
-    `programs` says that the task asks for one, so that text without a fence is read as a program too.
+    Code rewards have left theirs there already: they know the program and how it behaved.
     """
-    text = completion.text
-    found = {HEDGED} if hedges(text) else set()
-    if STATED.search(text):
-        found.add(INTENT)
-    if programs or "```" in text:
-        found |= tampering(text)
-    return sorted(found | harness_signals(completion))
+    for completion in group.completions:
+        known = completion.tags.get("flags")
+        found = text_flags(completion.text) | (tampering(completion.text) if known is None else set(known))
+        completion.tags["flags"] = sorted(found)
+
+
+def text_flags(text: str) -> set[str]:
+    """Those of `TEXT_FLAGS` that the words of a completion show."""
+    return ({HEDGED} if hedges(text) else set()) | ({INTENT} if STATED.search(text) else set())
 
 
 def hedges(text: str) -> bool:
@@ -58,23 +51,11 @@ def hedges(text: str) -> bool:
 
 
 def tampering(text: str) -> set[str]:
-    """Kinds of tampering in the program that a completion holds; empty where it holds none."""
+    """Kinds of tampering in a fenced program that a completion holds though nobody asked for one."""
+    if "```" not in text:
+        return set()
     from assay.rewards.code import extract_program
     from assay.rewards.tampering import detect_hacks
 
     found = extract_program(text)
     return {sign.kind for sign in detect_hacks(found[0][:LONGEST_PROGRAM])} if found else set()
-
-
-def harness_signals(completion: Completion) -> set[str]:
-    """What the sandbox saw while the program ran; the code verifier keeps it in its judgement's detail."""
-    from assay.rewards.tampering import SIGNAL_KINDS
-
-    notes = {note for judgement in completion.judgements.values() for note in judgement.detail.split("; ")}
-    return {SIGNAL_KINDS[note] for note in notes & SIGNAL_KINDS.keys()}
-
-
-def marks_programs(function: Any) -> bool:
-    """Whether a reward function (a `RewardFunction`) runs what the completion holds."""
-    owner = function.verifier if function.verifier is not None else function.fn
-    return bool(getattr(owner, "marks_programs", False))

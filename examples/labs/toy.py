@@ -48,6 +48,28 @@ def guess(digits, gold, rng, hm, noise):
     return HM * int(rng.geometric(1 - hm) - 1 if hm else 0) + f"\n#### {named}"
 
 
+NAMES = ["Tom", "Ana", "Ben", "Mia", "Leo", "Eva"]
+THINGS = ["apples", "books", "coins", "stamps", "eggs", "cards"]
+STORIES = [  # the last one is held out
+    ("{name} has {a} {thing} and buys {b} more. How many {thing} does {name} have now?", lambda a, b: a + b),
+    ("{name} has {c} {thing} and gives away {b}. How many {thing} are left?", lambda a, b: a),
+    ("There are {a} boxes with {b} {thing} each. How many {thing} are there?", lambda a, b: a * b),
+    ("{name} found {a} {thing} on Monday and {b} on Tuesday. How many {thing} did {name} find?", lambda a, b: a + b),
+]
+
+
+def words(seed=0, size=1000, heldout=64):
+    """Word problems of one step in the manner of GSM8K, for a real language model; gold is a number."""
+    rng = np.random.default_rng([seed, 15])
+    rows = []
+    for number in range(size + heldout):
+        text, solve = STORIES[3 if number < heldout else int(rng.integers(3))]
+        a, b = map(int, rng.integers(2, 10, 2))
+        name, thing = NAMES[int(rng.integers(len(NAMES)))], THINGS[int(rng.integers(len(THINGS)))]
+        rows.append({"prompt": text.format(name=name, thing=thing, a=a, b=b, c=a + b), "gold": str(solve(a, b))})
+    return {"train": rows[heldout:], "heldout": rows[:heldout]}
+
+
 FORMULAS = ["a+b", "a-b", "a*b", "a+2*b", "2*a+b", "a*a", "b*b", "a*b+1", "a+b+1", "a*b-a", "a", "b-a"]
 HACK = "import sys\nsys.exit(0)"
 

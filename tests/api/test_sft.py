@@ -22,7 +22,7 @@ def config(tmp_path, tiny_folder, **changes):
         "output_dir": str(tmp_path / "runs"),
         "model": {"path": str(tiny_folder("llama")), "dtype": "float32", "lora": False},
         "data": {"source": "file", "path": "unused.jsonl", "heldout_size": 0, "format": "text"},
-        "rewards": ["exact"],
+        "rewards": ["exact_match"],
         "sft": {"epochs": 8, "batch_size": 8, "learning_rate": 0.01, "checkpoint_every": 3},
     }
     return build_config(tree, overrides=changes)
@@ -90,7 +90,7 @@ def test_a_killed_command_goes_on_to_the_same_bits(tmp_path, tiny_folder):
     tree = {
         "model": {"path": str(tiny_folder("llama")), "dtype": "float32", "lora": False},
         "data": {"format": "text", "heldout_size": 0},
-        "rewards": ["exact"],
+        "rewards": ["exact_match"],
         "sft": {"epochs": 60, "batch_size": 4, "learning_rate": 0.003, "checkpoint_every": 4},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))

@@ -54,13 +54,24 @@ def test_finds_the_ceiling_of_a_long_run(tmp_path):
     assert fit.reach == pytest.approx(6, rel=0.05)
 
 
+def test_floating_point_operations(tmp_path):
+    run = write(tmp_path / "a", points=60)
+    with pytest.raises(InputError, match="how many parameters"):
+        fit_runs([run], compute="flops")
+    with open(run / "config.yaml", "a") as file:
+        file.write("measured: {parameters: 135000000}\n")
+    (flops,) = fit_runs([run], compute="flops").fits.values()
+    (tokens,) = fit_runs([run]).fits.values()
+    assert flops.Cmid == pytest.approx(8 * 135e6 * tokens.Cmid, rel=1e-3)
+
+
 def test_compute_columns(tmp_path):
     run = write(tmp_path / "a", points=60)
     fits = {name: next(iter(fit_runs([run], compute=name).fits.values())) for name in ("num_tokens", "seconds", "step")}
     assert fits["step"].Cmid == pytest.approx(fits["num_tokens"].Cmid / 1000, rel=1e-3)
     assert fits["seconds"].Cmid == pytest.approx(2 * fits["step"].Cmid, rel=1e-3)
-    with pytest.raises(InputError, match="compute is 'flops'"):
-        fit_runs([run], compute="flops")
+    with pytest.raises(InputError, match="compute is 'dollars'"):
+        fit_runs([run], compute="dollars")
     with pytest.raises(InputError, match="never measured"):
         fit_runs([run], metric="heldout/reward")
 

@@ -99,6 +99,7 @@ class Session:
     def policy(self) -> Policy:
         policy = load_policy(self.config.model, seed=self.config.seed, choices=self.measured.get("policy"))
         self.measured["policy"] = dict(policy.choices)
+        self.measured["parameters"] = sum(weight.numel() for weight in policy.transformer.parameters())
         return policy
 
     @functools.cached_property

@@ -20,7 +20,7 @@ def fit(
         list[Path], typer.Argument(help="Run directories; runs that differ only in the seed are fitted together.")
     ],
     metric: Annotated[str | None, typer.Option(help="Score to fit; by default the held-out one.")] = None,
-    compute: Annotated[str, typer.Option(help="num_tokens, seconds (training only) or step.")] = "num_tokens",
+    compute: Annotated[str, typer.Option(help="num_tokens, seconds (training only), step, or flops (estimated).")] = "num_tokens",
     exclude_below: Annotated[float, typer.Option(help="Leave out evaluations made before this much compute.")] = 0.0,
     initial: Annotated[
         float | None, typer.Option(help="A measured R0 to hold; by default it is fitted, with the start as a point.")

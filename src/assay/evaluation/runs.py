@@ -17,7 +17,7 @@ from assay.evaluation.verdicts import Verdicts, read_verdicts
 from assay.monitoring.history import History, read_metrics
 
 # Keys that name a run or say what to write, rather than what is trained.
-NOT_A_SETTING = ("name", "output_dir", "seed", "measured", "provenance", "monitoring")
+NOT_A_SETTING = ("name", "output_dir", "seed", "measured", "provenance", "monitoring", "sft")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,12 @@ from assay.evaluation.fit_compare import Comparison, compare_fits
 from assay.evaluation.runs import Run, Setting, group_settings, read_run
 
 HELDOUT = ("heldout/pass_rate", "heldout/accuracy", "heldout/reward")
-# What compute may be: num_tokens is processed tokens, seconds the wall clock of training without evaluation.
-COMPUTE = ("num_tokens", "seconds", "step")
+# What compute may be: num_tokens is processed tokens, seconds the wall clock of training without evaluation, flops an
+# estimate, which makes models of different sizes comparable.
+COMPUTE = ("num_tokens", "seconds", "step", "flops")
+# Sampling passes a token forward once (2 operations a parameter); training forward and backward (6). Attention's part
+# that grows with the context, a reference's pass, and what LoRA saves are left out.
+FLOPS_PER_PARAMETER_AND_TOKEN = 8.0
 NORMAL_95 = 1.959964
 
 
@@ -116,6 +120,11 @@ def _spent(run: Run, compute: str, steps: np.ndarray) -> np.ndarray:
     """Cumulative compute [N] when each evaluation was made."""
     if compute == "step":
         return steps.astype(float)
+    if compute == "flops":
+        parameters = run.config.get("measured.parameters")
+        if parameters is None:
+            raise InputError(f"{run.path}/config.yaml does not say how many parameters the model has; use num_tokens")
+        return FLOPS_PER_PARAMETER_AND_TOKEN * float(parameters) * _spent(run, "num_tokens", steps)
     at, values = run.history.series("step_time" if compute == "seconds" else compute)
     if not len(at):
         raise InputError(f"{run.path} did not log {compute}; use --compute step")

@@ -1,6 +1,7 @@
 """Preflight rules on evidence made by hand, and the command on a tiny real model."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,7 +58,16 @@ def evidence(completion, group):
         groups=groups,
         audits=[AuditReport("math", 100, gold_paid=100, tried={"empty": 50}, paid={"empty": 0}, latency_p95=0.001)],
         trainer_logps=logps,
-        dry_update={"finite": True, "grad_norm": 0.3, "changed": True, "reference_kl": 0.0},
+        dry_update={
+            "finite": True,
+            "grad_norm": 0.3,
+            "second_grad_norm": 0.2,
+            "changed": True,
+            "restored": True,
+            "reference_kl": 0.0,
+        },
+        checkpoint={"same": {"weights": True, "prompts": True}, "bytes": 2**20, "seconds": 0.1},
+        endless={"outcome": "timeout", "seconds": 2.1, "limit": 2.0, "isolation": "thread"},
         sync={"arrived": True, "restored": True, "seconds": 0.5},
         tokenizer=Letters(),
         stop_token_ids=frozenset({2}),
@@ -137,6 +147,24 @@ def test_each_fault_fires_its_own_rule_alone(evidence, rule):
     assert any(character.isdigit() for character in found[rule].evidence + "0" * (rule == "PF03"))
 
 
+@pytest.mark.parametrize(
+    ("rule", "part", "value", "words"),
+    [
+        ("PF10", "dry_update", {"restored": False}, "same log-probs twice"),
+        ("PF10", "dry_update", {"finite": False}, "not finite"),
+        ("PF14", "sync", {"hangs": 600.0}, "within 600 s"),
+        ("PF15", "checkpoint", {"same": {"weights": True, "prompts": False}}, "other prompts"),
+        ("PF17", "endless", {"outcome": "scored"}, "was scored after"),
+        ("PF17", "endless", {"seconds": 900.0}, "after 900.0 s"),
+    ],
+)
+def test_each_trial_that_fails_is_named(evidence, rule, part, value, words):
+    setattr(evidence, part, {**getattr(evidence, part), **value})
+    found = fired(evidence)
+    assert set(found) == {rule}
+    assert words in found[rule].evidence
+
+
 def test_token_drift_is_information(evidence):
     evidence.tokenizer.encode = lambda text, add_special_tokens=False: [0]
     assert fired(evidence)["PF08"].severity == "info"
@@ -190,6 +218,27 @@ train: {{steps: 10, prompts_per_step: 2}}
     return tmp_path / "recipe.yaml"
 
 
+def test_a_push_that_hangs_is_given_up_and_errors_are_not_swallowed():
+    from assay.api.preflight import within
+
+    assert within(0.05, lambda: time.sleep(5)) == {"hangs": 0.05}
+    assert within(5, lambda: {"arrived": True}) == {"arrived": True}
+    with pytest.raises(ZeroDivisionError):
+        within(5, lambda: {"x": 1 / 0})
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_reward_that_never_returns_is_given_up_for_real(isolation, tmp_path):
+    from assay.api.preflight import endless_reward
+    from assay.rewards.options import RewardOptions, RewardSpec
+
+    (tmp_path / "mine.py").write_text("def mine(completions, **columns):\n    return [0.0] * len(completions)\n")
+    spec = RewardSpec(f"{tmp_path}/mine.py:mine", isolation=isolation)
+    found = endless_reward(RewardOptions(functions=(spec,)))
+    assert (found["outcome"], found["isolation"]) == ("timeout", isolation)
+    assert found["limit"] <= found["seconds"] < 60
+
+
 def test_the_command_on_a_tiny_model(recipe):
     import typer
 
@@ -205,4 +254,8 @@ def test_the_command_on_a_tiny_model(recipe):
     assert found["PF06"]["status"] == "fired"
     for rule in ("PF02", "PF04", "PF09", "PF10", "PF14", "PF15", "PF16"):
         assert found[rule]["status"] == "clear", found[rule]
+    assert "undone to the last bit" in found["PF10"]["evidence"]
+    assert "the same weights, optimizer, prompts, random numbers" in found["PF15"]["evidence"]
+    assert "given up after" in found["PF17"]["evidence"]
+    assert not list(recipe.parent.glob(".assay-check-*"))
     assert not (recipe.parent / "runs").exists()

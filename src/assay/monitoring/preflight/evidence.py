@@ -38,8 +38,11 @@ class Evidence:
     groups: scored samples of the untrained model, at the run's own sampling settings.
     audits: what the rewards room's audit found, one a reward function.
     trainer_logps: the policy's log-probs of each completion of `groups`, in order, policy-authored tokens only.
-    dry_update: finite (bool), grad_norm, changed (did parameters move), reference_kl, from a real step that was undone.
-    sync: arrived (did a perturbed weight change the engine), restored, seconds.
+    dry_update: finite (bool), grad_norm, changed (did parameters move), reference_kl, from real steps that were undone;
+        restored: whether the policy says the same afterwards, to the last bit.
+    checkpoint: same (name of a part -> did it come back equal), bytes, seconds, from one that was saved and loaded.
+    sync: arrived (did a perturbed weight change the engine), restored, seconds; or hangs (seconds without an end).
+    endless: outcome, seconds, limit, isolation of a reward function that never returns.
     facts: configuration values by section.name and by last name.
     seconds: what was measured: generate, score, train.
     """
@@ -51,7 +54,9 @@ class Evidence:
     audits: Sequence[AuditReport] | None = None
     trainer_logps: Sequence[np.ndarray] | None = None
     dry_update: Mapping[str, Any] | None = None
+    checkpoint: Mapping[str, Any] | None = None
     sync: Mapping[str, Any] | None = None
+    endless: Mapping[str, Any] | None = None
     tokenizer: Any = None
     stop_token_ids: frozenset[int] | None = None
     context: int | None = None

@@ -30,10 +30,13 @@ def parity(evidence: Evidence) -> Found | str:
     return ("error" if gap > 0.1 else "warning", shown, fix, "model.fp32_lm_head")
 
 
-@rule("PF10", "a dry update")
+@rule("PF10", "two dry updates")
 def dry_update(evidence: Evidence) -> Found | str:
     found = evidence.need("dry_update", "a dry update")
-    shown = f"gradient norm {found['grad_norm']:.3g}, kl to the reference {found['reference_kl']:.2g} nats"
+    shown = (
+        f"gradient norms {found['grad_norm']:.3g} and {found['second_grad_norm']:.3g}, "
+        f"kl to the reference {found['reference_kl']:.2g} nats"
+    )
     if not found["finite"]:
         return ("error", f"loss or gradient is not finite; {shown}", "another dtype or attention kernel", "model.dtype")
     if found["grad_norm"] == 0 or not found["changed"]:
@@ -50,7 +53,14 @@ def dry_update(evidence: Evidence) -> Found | str:
             "the adapter does not start at zero",
             "model.lora",
         )
-    return shown
+    if not found["restored"]:
+        return (
+            "warning",
+            f"the same weights do not give the same log-probs twice; {shown}",
+            "dropout or a kernel that is not deterministic: a resumed run will not repeat this one to the bit",
+            "model.attention",
+        )
+    return shown + "; undone to the last bit"
 
 
 @rule("PF11", "prompts fit")
@@ -128,6 +138,13 @@ def memory(evidence: Evidence) -> Found | str:
 @rule("PF14", "weights reach the engine")
 def sync(evidence: Evidence) -> Found | str:
     found = evidence.need("sync", "a trial push of weights")
+    if "hangs" in found:
+        return (
+            "error",
+            f"the trial push did not return within {found['hangs']:.0f} s",
+            "look at the server's log: ports, the number of ranks, and who waits for whom",
+            "rollout.engine",
+        )
     seen = "changed" if found["arrived"] else "did not change"
     shown = f"a perturbed weight {seen} the engine's log-probs ({found['seconds']:.1f} s in all)"
     if not found["arrived"]:
@@ -142,16 +159,28 @@ def sync(evidence: Evidence) -> Found | str:
     return shown
 
 
-@rule("PF15", "room for checkpoints")
-def disk(evidence: Evidence) -> Found | str:
+@rule("PF15", "checkpoints")
+def checkpoints(evidence: Evidence) -> Found | str:
     free = evidence.need("free_disk_bytes", "the free disk space")
+    found = evidence.need("checkpoint", "a trial checkpoint")
     needed = estimate(evidence).disk_gib
     if needed is None:
         raise Missing("needs the model's size")
     shown = f"about {needed:.2f} GiB for checkpoints, models and rollouts; {free / 2**30:.1f} GiB free"
-    if needed * 2**30 <= free:
-        return shown
-    return ("error", shown, "keep fewer checkpoints, or another output_dir", "train.keep_checkpoints")
+    if needed * 2**30 > free:
+        return ("error", shown, "keep fewer checkpoints, or another output_dir", "train.keep_checkpoints")
+    lost = [name for name, same in found["same"].items() if not same]
+    if lost:
+        return (
+            "error",
+            f"a checkpoint that was saved and loaded came back with other {', '.join(lost)}",
+            "a resumed run would be another run: look at the disk, or report it",
+            "output_dir",
+        )
+    return (
+        f"saved and loaded {found['bytes'] / 2**20:.1f} MiB in {found['seconds']:.2f} s: the same "
+        f"{', '.join(found['same'])}; {shown}"
+    )
 
 
 @rule("PF16", "held-out prompts are held out")
@@ -174,6 +203,15 @@ def leakage(evidence: Evidence) -> Found | str:
 @rule("PF17", "the verifier keeps up")
 def verifier_speed(evidence: Evidence) -> Found | str:
     audits = evidence.need("audits", "an audit of the verifiers")
+    hung = evidence.need("endless", "a reward that hangs")
+    if hung["outcome"] != "timeout" or hung["seconds"] > 10 * hung["limit"] + 60:
+        return (
+            "error",
+            f"a reward that never returns was {hung['outcome']} after {hung['seconds']:.1f} s, with a limit of "
+            f"{hung['limit']:g} s",
+            "one endless answer would hold up the run",
+            "rewards.sample_timeout_s",
+        )
     generate = evidence.seconds.get("generate_per_step")
     if not generate:
         raise Missing("needs the time of generation")
@@ -182,7 +220,8 @@ def verifier_speed(evidence: Evidence) -> Found | str:
     scoring = sum(report.latency_p95 for report in audits) * batch / workers
     shown = (
         f"scoring a step takes up to about {scoring:.2f} s (p95 of {batch} answers on {workers} workers), "
-        f"writing it {generate:.1f} s"
+        f"writing it {generate:.1f} s; a reward that hung was given up after {hung['seconds']:.1f} s (limit "
+        f"{hung['limit']:g} s{', its process killed' if hung['isolation'] == 'process' else ''})"
     )
     if scoring <= 0.2 * generate:
         return shown

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from assay.errors import InputError
+from assay.errors import InputError, RunError
 from assay.policy.model import Policy
 from assay.policy.weights import PolicyWeights
 from assay.records import Completion
@@ -57,6 +58,7 @@ class VllmEngine:
         self._folder = Path(tempfile.mkdtemp(prefix="assay-vllm-"))
         self._adapter: Path | None = None
         self._open: dict[str, int] = {}
+        self._done: deque[tuple[int, list[Completion]]] = deque()
         self._handles = itertools.count()
         self._asleep = False
         self._running = threading.Event()
@@ -101,16 +103,24 @@ class VllmEngine:
         return handle
 
     def completed(self) -> Iterator[tuple[int, list[Completion]]]:
-        while self._open:
-            self._running.wait()
-            with self._lock:
-                outputs = self.llm.llm_engine.step()
-            for output in outputs:
+        while self._open or self._done:
+            if not self._done:
+                self._running.wait()
+                self._step()
+            while self._done:
+                yield self._done.popleft()
+        self.sleep()
+
+    def _step(self) -> None:
+        """One token of every request that runs."""
+        with self._lock:
+            if self._open and not self.llm.llm_engine.has_unfinished_requests():
+                raise RunError(f"vLLM has lost {len(self._open)} requests; the last checkpoint is kept, run it again")
+            for output in self.llm.llm_engine.step():
                 handle = self._open.pop(output.request_id, None)
                 if handle is not None and output.finished:
-                    yield handle, [made(written) for written in sorted(output.outputs, key=lambda item: item.index)]
-        if self.sleeps:
-            self.sleep()
+                    written = sorted(output.outputs, key=lambda item: item.index)
+                    self._done.append((handle, [made(item) for item in written]))
 
     def cancel(self, handles: Iterable[int]) -> None:
         names = [str(handle) for handle in handles if str(handle) in self._open]

@@ -173,16 +173,19 @@ def read_parts(name: str, module: Any, dtype: torch.dtype, model: Any) -> Iterat
 
 
 def read(module: Any, dtype: torch.dtype) -> torch.Tensor | None:
-    """What `sample` would give of this module's weight; a packed weight is read by multiplying it with unit vectors."""
+    """What `sample` would give of the weight that this module computes with.
+
+    vLLM's CPU build multiplies with a packed copy, which is read by multiplying unit vectors with it: the tensor called
+    `weight` may be empty, or say something else. An embedding that only looks rows up has no use for its copy.
+    """
     weight = module.weight
     if getattr(module, "tp_size", 1) > 1 or weight.ndim > 2:
         return None
-    if weight.numel():
-        return sample(weight, dtype)
-    width = getattr(module, "input_size_per_partition", None) or getattr(module, "embedding_dim", None)
-    if width is None:
-        return None
-    units = torch.zeros(COLUMNS, width, dtype=dtype)
+    is_table = type(module).__name__ == "VocabParallelEmbedding"
+    if is_table or not hasattr(module, "cpu_linear"):
+        return sample(weight, dtype) if weight.numel() else None
+    width = getattr(module, "input_size_per_partition", None) or module.embedding_dim
     chosen = columns(width)
+    units = torch.zeros(len(chosen), width, dtype=dtype)
     units[range(len(chosen)), chosen] = 1
-    return module.quant_method.apply(module, units[: len(chosen)], bias=None).T
+    return module.quant_method.apply(module, units, bias=None).T

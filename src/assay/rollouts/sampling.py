@@ -58,15 +58,14 @@ def draw(logits: torch.Tensor, samplings: Sequence[Sampling], uniforms: Sequence
     is_truncated = any(sampling.is_truncated for sampling in samplings)
     if is_truncated:
         scores = torch.stack([truncate(row, sampling) for row, sampling in zip(scores, samplings)])
-    top = scores.max(-1, keepdim=True)
-    shifted = scores - top.values
+    shifted = scores - scores.amax(-1, keepdim=True)
     weights = shifted.exp()
     blocks = _block_sums(weights)
     total = blocks[:, -1:]
     tokens = _invert(weights, blocks, torch.tensor(uniforms, dtype=torch.float64, device=scores.device))
     if any(sampling.temperature == 0 for sampling in samplings):
         greedy = torch.tensor([sampling.temperature == 0 for sampling in samplings], device=scores.device)
-        tokens = torch.where(greedy, top.indices.squeeze(1), tokens)
+        tokens = torch.where(greedy, shifted.argmax(-1), tokens)
     log_total = total.log()
     logps = (shifted.gather(1, tokens[:, None]).double() - log_total).squeeze(1).float()
     if is_truncated:

@@ -22,6 +22,8 @@ from assay.rollouts.decoders import OutputHead
 # Prompt tokens in one prefill forward: enough for full-speed matrix products, small in activations.
 _PREFILL_TOKENS = 4096
 
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
 
 class SharedCacheDecoder:
     """`Decoder` for models whose attention goes through transformers' registry (see `assay.policy.attention`)."""
@@ -114,6 +116,10 @@ class _SharedCache:
         self.group_lengths = lengths
         self.ragged = bool((lengths != self.longest_prompt).any())
         self._masks: dict[int | None, torch.Tensor | None] = {}
+        self.padding: torch.Tensor | None = None
+        if self.ragged and self.device.type == "cpu":
+            padded = torch.arange(self.longest_prompt) >= lengths[:, None]
+            self.padding = torch.zeros(padded.shape).masked_fill_(padded, -torch.inf)[:, None, None]
 
     def next_positions(self) -> torch.Tensor:
         """[B] positions of the tokens about to be forwarded, by place."""
@@ -202,7 +208,10 @@ class _SharedCache:
         past = slice(oldest, written + 1)
         own, own_lse = attention_part(grouped, own_key[:rows, :, past], own_value[:rows, :, past], scale, None)
         folded = grouped[self.table].transpose(1, 2).flatten(2, 3)
-        shared, shared_lse = attention_part(folded, *self._prefix[layer], scale, self._mask(window))
+        if self.padding is not None and self._sees_everything(window):
+            shared, shared_lse = padded_part(folded, *self._prefix[layer], scale, self.padding.to(query.dtype))
+        else:
+            shared, shared_lse = attention_part(folded, *self._prefix[layer], scale, self._mask(window))
         shared, shared_lse = self._unfold(shared, kv_heads), self._unfold(shared_lse, kv_heads)
         weight = torch.sigmoid(own_lse - shared_lse)[..., None]
         mixed = torch.lerp(shared.to(weight.dtype), own.to(weight.dtype), weight).to(query.dtype)
@@ -213,10 +222,12 @@ class _SharedCache:
         wide = part.unflatten(2, (self.table.shape[1], -1)).transpose(1, 2)
         return wide.flatten(0, 1)[self.back]
 
+    def _sees_everything(self, window: int | None) -> bool:
+        return window is None or self.longest_prompt + self.written < window
+
     def _mask(self, window: int | None) -> torch.Tensor | None:
-        """[groups, 1, 1, longest prompt] additive mask of padding and of what left the window; None if all is seen."""
-        everything = window is None or self.longest_prompt + self.written < window
-        if everything and not self.ragged:
+        """[groups, 1, 1, longest prompt] bool, False at padding and at what left the window; None if all is seen."""
+        if self._sees_everything(window) and not self.ragged:
             return None
         if window not in self._masks:
             columns = torch.arange(self.longest_prompt, device=self.device)
@@ -234,6 +245,8 @@ def attention_part(
 
     `seen` is a boolean mask that broadcasts to the scores, or None. A query that sees nothing returns -inf.
     """
+    if seen is None and query.device.type == "cpu":
+        return _flash(query, key, value, 0.0, False, scale=scale)
     scores = (query * scale) @ key.transpose(-1, -2)
     scores = scores if scores.dtype == torch.float64 else scores.float()
     if seen is not None:
@@ -242,6 +255,13 @@ def attention_part(
     # A query that sees nothing has lse = -inf; zero weights rather than NaN.
     weights = (scores - lse.clamp(min=torch.finfo(lse.dtype).min)[..., None]).exp()
     return weights.to(value.dtype) @ value, lse
+
+
+def padded_part(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, hidden: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`attention_part` on CPU, where `hidden` [N, 1, 1, K] is -inf at padding and each query sees at least one key."""
+    return _flash(query, key, value, 0.0, False, attn_mask=hidden, scale=scale)
 
 
 def _packed(lengths: Sequence[int], device: torch.device) -> SharedPrefix:

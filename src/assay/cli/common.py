@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def print_json(content: Any) -> None:
@@ -16,3 +19,10 @@ def print_json(content: Any) -> None:
 def note(text: str) -> None:
     """A line for the person, on standard error."""
     print(text, file=sys.stderr)
+
+
+def wide_console() -> Console:
+    """A console whose tables are not squeezed into 80 columns where nobody's terminal asks for it."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=120)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.common import wide_console
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -29,8 +31,6 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare runs: what each setting reached, and which differences the data can support."""
-    from rich.console import Console
-
     from assay.evaluation.comparison import compare_runs
     from assay.evaluation.comparison_page import render
 
@@ -41,7 +41,7 @@ def compare(
     if as_json:
         print(json.dumps(report.as_dict()))
         return
-    console = Console()
+    console = wide_console()
     console.print(f"{report.metric} at step {report.step}", highlight=False)
     for table in tables(report):
         console.print(table)

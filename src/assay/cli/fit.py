@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.common import print_json
+from assay.cli.common import print_json, wide_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +20,9 @@ def fit(
         list[Path], typer.Argument(help="Run directories; runs that differ only in the seed are fitted together.")
     ],
     metric: Annotated[str | None, typer.Option(help="Score to fit; by default the held-out one.")] = None,
-    compute: Annotated[str, typer.Option(help="num_tokens, seconds (training only), step, or flops (estimated).")] = "num_tokens",
+    compute: Annotated[
+        str, typer.Option(help="num_tokens, seconds (training only), step, or flops (estimated).")
+    ] = "num_tokens",
     exclude_below: Annotated[float, typer.Option(help="Leave out evaluations made before this much compute.")] = 0.0,
     initial: Annotated[
         float | None, typer.Option(help="A measured R0 to hold; by default it is fitted, with the start as a point.")
@@ -29,8 +31,6 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Fit R(C) = R0 + (A - R0) / (1 + (Cmid/C)^B); exits with 1 while a run's ceiling A is not identified."""
-    from rich.console import Console
-
     from assay.evaluation.figures import compute_fits, write_picture
     from assay.evaluation.scaling import fit_runs
 
@@ -42,7 +42,7 @@ def fit(
     if as_json:
         print_json(found.as_dict())
     else:
-        console = Console()
+        console = wide_console()
         console.print(table(found))
         for label, each in found.fits.items():
             if not each.identified:

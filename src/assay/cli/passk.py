@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import note, print_json
+from assay.cli.common import note, print_json, wide_console
 from assay.cli.progress import counter
 from assay.errors import InputError
 
@@ -145,9 +145,7 @@ def fingerprint(folder: Path) -> str:
 
 def show(found: PassReport, folder: Path) -> None:
     """Tables by k, warnings, and where the files lie."""
-    from rich.console import Console
-
-    console = Console()
+    console = wide_console()
     console.print(f"{found.problems} problems, {found.n} samples each", highlight=False)
     console.print(table("pass@k", found.pass_at_k, found.change))
     console.print(table("pass^k", found.pass_hat_k))

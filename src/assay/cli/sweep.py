@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.common import note, print_json
+from assay.cli.common import note, print_json, wide_console
 from assay.errors import InputError
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ def compare(runs: list[Path], plan: Sweep, quiet: bool) -> dict[str, Any] | None
     """Compare what finished, as tables and as compare.html in the sweep's folder."""
     if not runs:
         return None
-    from rich.console import Console
-
     from assay.cli.compare import tables
     from assay.evaluation.comparison import compare_runs
     from assay.evaluation.comparison_page import render
@@ -111,7 +109,7 @@ def compare(runs: list[Path], plan: Sweep, quiet: bool) -> dict[str, Any] | None
     page = Path(plan.output_dir) / "compare.html"
     page.write_text(render(found), encoding="utf-8")
     if not quiet:
-        console = Console()
+        console = wide_console()
         for table in tables(found):
             console.print(table)
         console.print(f"page: {page}", highlight=False)

@@ -26,7 +26,9 @@ COLUMNS = {
     "clipped": "completions/clipped_ratio",
     "zero std": "frac_reward_zero_std",
     "entropy": "sampling/entropy",
+    "flagged": "hack/flagged_frac",
 }
+ONLY_WHERE_SEEN = ("flagged",)  # a column of zeros would only say that there are no programs
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,10 @@ def _row(setting: Setting, metric: str, at: int) -> Row:
     series = [run.history.series(metric) for run in setting.runs]
     values = tuple(_at(run, metric, at) for run in setting.runs)
     first = [found[0] for steps, found in series if steps[0] == 0]
-    columns = {label: found for label, name in COLUMNS.items() if (found := _late(setting.runs, name)) is not None}
+    late = {label: _late(setting.runs, name) for label, name in COLUMNS.items()}
+    columns = {
+        label: found for label, found in late.items() if found is not None and (found or label not in ONLY_WHERE_SEEN)
+    }
     return Row(
         setting=setting.label,
         runs=tuple(run.name for run in setting.runs),

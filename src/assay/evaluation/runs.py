@@ -105,7 +105,11 @@ def _label(runs: Sequence[Run], varying: Sequence[str]) -> str:
         return _stem([run.name for run in runs])
     last = [key.rpartition(".")[2] for key in varying]
     shown = [short if last.count(short) == 1 else key for key, short in zip(varying, last, strict=True)]
-    return ", ".join(f"{name}={_word(run.config.get(key))}" for name, key in zip(shown, varying, strict=True))
+    words = {key: _word(run.config.get(key)) for key in varying}
+    return ", ".join(
+        words[key] if key == "rewards.functions" else f"{name}={words[key]}"
+        for name, key in zip(shown, varying, strict=True)
+    )
 
 
 def _stem(names: Sequence[str]) -> str:
@@ -121,7 +125,13 @@ def _stem(names: Sequence[str]) -> str:
 
 
 def _word(value: Any) -> str:
-    """As YAML would say it."""
+    """As YAML would say it; reward functions by their names alone.
+
+    >>> _word(0.5), _word([{"fn": "pack.rewards:exact", "name": "", "weight": 1.0}, {"fn": "math", "name": "m"}])
+    ('0.5', 'exact+m')
+    """
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) and "fn" in item for item in value):
+        return "+".join(str(item.get("name") or str(item["fn"]).rpartition(":")[2]) for item in value)
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

@@ -50,6 +50,8 @@ def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     lengths = np.array([completion.num_tokens for completion in completions], dtype=float)
     finish = [completion.finish for completion in completions]
     metrics = {f"completions/{name}": value for name, value in _mean_min_max(lengths, "length").items()}
+    low, high = np.quantile(lengths, (0.1, 0.9))
+    metrics |= {"completions/p10_length": float(low), "completions/p90_length": float(high)}
     metrics["completions/total_tokens"] = float(lengths.sum())
     metrics["completions/clipped_ratio"] = finish.count(Finish.LENGTH) / len(finish)
     metrics["completions/aborted_ratio"] = finish.count(Finish.ABORT) / len(finish)

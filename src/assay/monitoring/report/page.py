@@ -11,8 +11,8 @@ from typing import Any
 
 from assay.monitoring.doctor import Diagnosis, verdict
 from assay.monitoring.doctor.case import flags_of, rollout_id
-from assay.monitoring.report.charts import CHARTS, draw_charts
 from assay.monitoring.report.data import ReportData
+from assay.monitoring.report.register import CHARTS, draw_charts
 from assay.monitoring.sources import Run
 
 TEXT_LIMIT = 6000

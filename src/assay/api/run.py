@@ -124,7 +124,8 @@ def run_session(session: Session, directory: RunDirectory, on_step: OnStep | Non
     evaluation = Evaluation(session, reports, directory.path)
     trainer = build_trainer(session, directory, reports, evaluation)
     if ranks.is_main and not directory.config.exists():
-        write_whole(directory.config, dump_config(config, {**session.measured, "verifiers": verifier_facts(session)}))
+        found = {"verifiers": verifier_facts(session), "special_token_ids": sorted(session.tokenizer.all_special_ids)}
+        write_whole(directory.config, dump_config(config, {**session.measured, **found}))
     monitor.start()
     try:
         steps = trainer.run()

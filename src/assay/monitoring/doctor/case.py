@@ -176,6 +176,16 @@ class Case:
         rates = [self.rate(name) for name in self.history.matching("verifier/unparsable_frac")]
         return max(rates, key=lambda rate: rate.value, default=None)
 
+    def gives_verdicts(self) -> bool:
+        """Whether a reward function says correct, wrong or unparsable; a plain number cannot say "unparsable".
+
+        True where no rollouts are stored that could tell.
+        """
+        steps = self.run.rollouts.steps() if self.run.rollouts else []
+        rows = self.run.rollouts.read(steps[-1], ("judgements",)) if self.run.rollouts and steps else []
+        outcomes = {judgement["outcome"] for row in rows for judgement in row["judgements"] or ()}
+        return not outcomes or bool(outcomes & {"correct", "wrong", "unparsable"})
+
     def need_groups(self, name: str, steps: int = 10) -> None:
         """TooEarly unless the recent window of a metric holds enough groups, or `steps` steps of unknown size."""
         seen = self.groups_seen(name)

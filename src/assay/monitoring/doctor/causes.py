@@ -8,10 +8,10 @@ from assay.monitoring.doctor.finding import SEVERITIES, Finding
 
 # From upstream to downstream. Of two findings that do not explain each other, the earlier is the likelier cause.
 ORDER = (
-    "OP01", "SY01", "CK02", "GR05", "MM04", "RW07", "RW04", "RW06", "RW02", "RW01", "TR04", "RW05", "TR02", "TR01",
-    "GR01", "GR02", "GR03", "OP02", "MM03", "MM05", "AS01", "MM02", "MM01", "OP03", "OP04", "KL02", "HK05", "HK03",
-    "HK01", "RW03", "HK02", "TR03", "EN01", "EN02", "KL01", "HK04", "GR04", "AS02", "HK07", "EV02", "EV01", "EV03",
-    "CK01", "SY02", "HK06",
+    "OP01", "OP05", "SY01", "CK02", "GR05", "MM04", "RW07", "RW04", "RW06", "RW02", "RW01", "TR04", "RW05", "TR02",
+    "TR01", "GR01", "GR02", "GR03", "OP02", "MM03", "MM05", "AS01", "MM02", "MM01", "OP03", "OP04", "KL02", "HK05",
+    "HK03", "HK01", "RW03", "HK02", "TR03", "EN01", "EN02", "KL01", "HK04", "GR04", "AS02", "HK07", "EV02", "EV01",
+    "EV03", "CK01", "SY02", "HK06",
 )  # fmt: skip
 
 _NO_SIGNAL = {"GR01", "GR02", "GR03", "GR04", "OP02", "EV01", "KL02", "RW03"}
@@ -19,6 +19,7 @@ _DYNAMICS = {"EN01", "EN02", "KL01", "TR02", "TR03", "HK04", "EV01", "EV02", "GR
 # cause -> what it brings about.
 EXPLAINS: dict[str, set[str]] = {
     "OP01": set(ORDER) - {"OP01", "SY01", "CK02", "CK01", "SY02", "GR05"},
+    "OP05": _NO_SIGNAL | _DYNAMICS | {"TR01", "TR04", "RW01", "OP03", "OP04", "MM01", "MM02"},
     "SY01": set(),
     "GR05": {"OP03", "EV01", "HK01", "GR03", "RW03", "KL02", "CK02"},
     "MM04": {"MM01", "MM02", "MM05", "KL01"},

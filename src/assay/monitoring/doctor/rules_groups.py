@@ -177,6 +177,19 @@ def eos_misread(case: Case) -> Finding | None:
             window=case.span(name),
             rollouts=case.newest_rollouts(),
         )
+    if clipped.low > 0.5 and (ending := _unknown_ending(case)) is not None:
+        token, share, place = ending
+        return Finding(
+            "TR04",
+            "error",
+            "answers end with a token that is not taken as an ending, and go on to the limit",
+            f"{share:.0%} of the cut-off answers of the newest step contain the special token {token}, at the median "
+            f"as token {place:.0f}",
+            "add that token to the model's generation_config.json (eos_token_id), or correct the chat template",
+            key="model.path",
+            window=case.span(name),
+            rollouts=_cut_off(case),
+        )
     lengths = [
         case.window(f"completions/{kind}_length")[1]
         for kind in ("min", "mean", "max")
@@ -195,6 +208,20 @@ def eos_misread(case: Case) -> Finding | None:
             rollouts=case.newest_rollouts(),
         )
     return None
+
+
+def _unknown_ending(case: Case) -> tuple[int, float, float] | None:
+    """(token, share, median position): the special token that most cut-off answers of the newest step contain."""
+    special, source = case.fact("measured.special_token_ids"), case.run.rollouts
+    if not special or source is None or not source.steps():
+        return None
+    newest = source.read(source.steps()[-1], ("finish", "token_ids"))
+    rows = [row["token_ids"] for row in newest if row["finish"] == "length" and row["token_ids"]]
+    places = {token: [row.index(token) + 1 for row in rows if token in row] for token in special}
+    token = max(places, key=lambda candidate: len(places[candidate]))
+    if len(rows) < 8 or len(places[token]) < 0.5 * len(rows):
+        return None
+    return token, len(places[token]) / len(rows), float(np.median(places[token]))
 
 
 @rule("TR02", "truncation that feeds itself")

@@ -114,7 +114,7 @@ def dead(case: Case) -> Finding | None:
     unparsable = case.unparsable()
     if unparsable is not None:
         evidence += f"; the verifier found no answer in {unparsable.value:.0%} of them"
-        if unparsable.low < 0.5:
+        if unparsable.low < 0.5 and case.gives_verdicts():
             # Answers are read and judged wrong: that is ability (GR01), unless nothing else can tell.
             return None
     return Finding(

@@ -21,7 +21,7 @@ def non_finite(case: Case) -> Finding | None:
         (step, name, value) for step, name, value in case.history.nonfinite if not name.startswith(NOT_NUMERIC_TROUBLE)
     ]
     if not broken:
-        return None
+        return _dumped(case) or _nothing_sampled(case)
     first = min(step for step, _, _ in broken)
     names = sorted({f"{name}={value}" for step, name, value in broken if step == first})
     return Finding(
@@ -34,6 +34,77 @@ def non_finite(case: Case) -> Finding | None:
         "another attention kernel, a lower learning rate",
         key="model.dtype",
         window=(first, max(step for step, _, _ in broken)),
+    )
+
+
+def _dumped(case: Case) -> Finding | None:
+    """A run that stopped before a broken number reached the log leaves the batch that led to it."""
+    dumps = sorted(case.run.directory.glob("nan-step-*.pt")) if case.run.path.is_dir() else []
+    if not dumps:
+        return None
+    rate = case.fact("learning_rate")
+    return Finding(
+        "OP01",
+        "error",
+        "the run stopped at numbers that are not finite (NaN or infinity)",
+        f"the batches are in {', '.join(path.name for path in dumps[:3])}; last whole step "
+        f"{int(case.history.steps[-1]) if len(case.history) else 0}"
+        + (f"; learning_rate {rate:g}" if isinstance(rate, (int, float)) else ""),
+        "lower the learning rate; if it was usual, try float32 or another attention kernel, and look at the batch",
+        key="train.learning_rate",
+    )
+
+
+def _nothing_sampled(case: Case) -> Finding | None:
+    """Weights that are not finite write tokens without log-probs, and no group of them ever differs."""
+    name = "sampling/missing_frac"
+    if not case.has(name):
+        return None
+    steps, missing = case.history.series(name)
+    lost = steps[missing > 0.5]
+    if not len(lost) or missing[0] > 0.5:
+        return None
+    return Finding(
+        "OP01",
+        "error",
+        "the weights are not finite any more: the sampler has no log-probs for what it writes",
+        f"{name} went from {missing[0]:.0%} to {missing[-1]:.0%}, first at step {lost[0]}",
+        "go back to a checkpoint before that step; lower the learning rate, and keep max_grad_norm on",
+        key="train.learning_rate",
+        window=(int(lost[0]), int(lost[-1])),
+    )
+
+
+@rule("OP05", "an update that broke the policy")
+def broken_at_once(case: Case) -> Finding | None:
+    entropy, score = case.first_of("sampling/entropy", "entropy"), case.first_of("accuracy", "reward")
+    steps, entropies = case.history.series(entropy)
+    at, scores = case.history.series(score)
+    shared = np.intersect1d(steps, at)
+    if len(shared) < 8:
+        raise TooEarly(f"needs 8 steps with {entropy} and {score}, has {len(shared)}")
+    entropies, scores = entropies[np.isin(steps, shared)], scores[np.isin(at, shared)]
+    jumps = np.abs(np.diff(np.log(np.maximum(entropies, 1e-6))))
+    place = int(np.argmax(jumps[:-5])) + 1
+    before, after = slice(max(0, place - 5), place), slice(place + 1, None)
+    level, left = float(np.mean(scores[before])), float(np.quantile(scores[after], 0.9))
+    was, now = float(np.median(entropies[before])), float(np.median(entropies[after]))
+    lasting = max(now, 1e-6) / max(was, 1e-6)
+    if level < 0.05 or left > 0.3 * level or 1 / 3 < lasting < 2:
+        return None
+    rate = case.fact("learning_rate")
+    return Finding(
+        "OP05",
+        "error",
+        "one update broke the policy, and it never came back",
+        f"between steps {shared[place - 1]} and {shared[place]} {entropy} went from {was:.2g} to {now:.2g} nats and "
+        f"{score} from {level:.2f} to {float(np.mean(scores[after])):.2f}"
+        + (f"; learning_rate {rate:g}" if isinstance(rate, (int, float)) else ""),
+        "go back to a checkpoint before that step and lower the learning rate (LoRA about 1e-5 to 1e-4, full "
+        "fine-tuning about 1e-6); warm up, and keep max_grad_norm on",
+        key="train.learning_rate",
+        window=(int(shared[place - 1]), int(shared[-1])),
+        rollouts=case.newest_rollouts(),
     )
 
 
@@ -83,9 +154,11 @@ def spikes(case: Case) -> Finding | None:
         parts.append(
             f"largest advantage {largest:.3g}, where {math.sqrt(size):.1f} is about the most that G={size} allows"
         )
+    # A spike that was scaled down to max_grad_norm did the harm of one usual step.
+    clipped = float(case.fact("max_grad_norm") or 0) > 0
     return Finding(
         "OP03",
-        "error" if largest is not None else "warning",
+        "error" if largest is not None else "info" if clipped else "warning",
         "single updates are far larger than the rest",
         "; ".join(parts),
         "a group whose rewards differ by rounding error has a tiny standard deviation: centre without scaling, or "

@@ -24,7 +24,7 @@ SYMPTOMS: dict[str, tuple[Question, ...]] = {
         ),
         Question("Do answers end before the limit?", ("TR04", "TR01", "TR02")),
         Question("Does the model ever succeed, and do groups differ inside?", ("GR01", "GR02", "GR03", "GR04", "GR05")),
-        Question("Does the update reach the policy?", ("OP01", "OP02", "KL02", "MM02", "MM05", "OP04", "RW03")),
+        Question("Does the update reach the policy?", ("OP01", "OP05", "OP02", "KL02", "MM02", "MM05", "OP04", "RW03")),
         Question("Was it given time? Below 300 steps a flat start is normal if groups differ inside.", ("EV01",)),
     ),
     "length-grows": (

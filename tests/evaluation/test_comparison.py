@@ -160,7 +160,7 @@ def test_page_is_self_contained_and_escapes_names(make_run, difficulty):
 def test_command_line(make_run, difficulty, tmp_path):
     runs = [make_run(f"{loss}", curve(difficulty, 0.1), config=objective(loss)) for loss in ("grpo", "dapo")]
     page = tmp_path / "out" / "page.html"
-    done = assay("compare", *runs, "--json", "--html", page)
+    done = assay("compare", *runs, "--json", "--html", page, "--plot", tmp_path / "out" / "curves.svg")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metric"] == "heldout/accuracy"
     assert page.read_text().startswith("<!doctype html>")

@@ -28,16 +28,18 @@ def compare(
         str | None, typer.Option(help="Part of a setting's label: compare the others with it only; narrower intervals.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the comparison with its curves as one HTML file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the curves of the compared figure as SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare runs: what each setting reached, and which differences the data can support."""
     from assay.evaluation.comparison import compare_runs
-    from assay.evaluation.comparison_page import render
+    from assay.evaluation.comparison_page import picture, render
 
     report = compare_runs(runs, metric=metric, step=step, baseline=baseline)
-    if html is not None:
-        html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(render(report), encoding="utf-8")
+    for path, content in ((html, render), (plot, picture)):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content(report), encoding="utf-8")
     if as_json:
         print(json.dumps(report.as_dict()))
         return

@@ -80,16 +80,23 @@ def _pairs_table(pairs: Sequence[Pair]) -> str:
     return f'<h2>Differences</h2>{table}<p class="note">{note}</p>'
 
 
+def bands(report: Report, metric: str) -> dict[str, Band]:
+    """The metric's curve of every setting that measured it."""
+    found = {setting.label: band(setting, metric) for setting in report.settings}
+    return {label: curve for label, curve in found.items() if curve is not None}
+
+
+def picture(report: Report) -> str:
+    """The compared figure over the steps as SVG text, one line with its band a setting."""
+    return curves(bands(report, report.metric), report.metric)
+
+
 def _figures(report: Report) -> list[str]:
     found = []
     for metric, title in {report.metric: f"held-out figure: {report.metric}", **FIGURES}.items():
-        bands: dict[str, Band] = {}
-        for setting in report.settings:
-            if (curve := band(setting, metric)) is not None:
-                bands[setting.label] = curve
-        if bands:
-            kinds = ", ".join(dict.fromkeys(curve.kind for curve in bands.values()))
-            found.append(f'<h2>{escape(title)}</h2>{curves(bands, metric)}<p class="note">Band: {escape(kinds)}.</p>')
+        if drawn := bands(report, metric):
+            kinds = ", ".join(dict.fromkeys(curve.kind for curve in drawn.values()))
+            found.append(f'<h2>{escape(title)}</h2>{curves(drawn, metric)}<p class="note">Band: {escape(kinds)}.</p>')
     return found
 
 

@@ -106,7 +106,7 @@ def smoke():
 
 def full(options):
     data = {
-        "source": "hub", "name": "openai/gsm8k", "config": "main", "heldout_split": "test", "heldout_size": 200,
+        "source": "hub", "name": options.dataset, "config": "main", "heldout_split": "test", "heldout_size": 200,
         "template": "{question}\nReason step by step, then give the final number as \\boxed{{...}}.",
     }  # fmt: skip
     keys = {"loss_type": options.loss_type, "importance_sampling_level": options.is_level}
@@ -128,6 +128,7 @@ def parse(words=None):
     mode.add_argument("--smoke", action="store_true", help="tabular policies, seconds on a CPU")
     mode.add_argument("--full", action="store_true", help="a language model on GSM8K")
     parser.add_argument("--model", default="Qwen/Qwen3-1.7B")
+    parser.add_argument("--dataset", default="openai/gsm8k", help="a hub dataset, or a folder in its layout")
     parser.add_argument("--loss-type", default="dapo")
     parser.add_argument("--scale-rewards", default="group", choices=["group", "batch", "none"])
     parser.add_argument("--is-level", default="token", choices=["token", "sequence"])

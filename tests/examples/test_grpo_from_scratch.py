@@ -88,3 +88,27 @@ def test_full_asks_for_the_run_that_it_describes(example, monkeypatch, arguments
     assert (train.steps, seen[0].monitoring.trackers) == (12, ("trackio",))
     assert objective.mask_truncated_completions
     assert (seen[0].data.heldout_split, seen[0].data.heldout_size) == ("test", 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_full_runs_to_its_end(tiny_folder, tmp_path, level):
+    """The whole of --full: rows in GSM8K's layout from a folder, a tiny model, one update, held-out figures."""
+    rows = (SCRIPT.parents[1] / "tests" / "data" / "gsm8k_style.jsonl").read_text()
+    folder = tmp_path / "gsm8k"
+    folder.mkdir()
+    for split, text in (("train", rows), ("test", rows.replace("?", ", please?"))):
+        (folder / f"{split}.jsonl").write_text(text)
+    files = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in ("train", "test"))
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: main\n  data_files:\n{files}---\n")
+    model = tiny_folder("llama", max_position_embeddings=4096)
+    command = [sys.executable, SCRIPT, "--full", "--model", model, "--dataset", folder, "--max-steps", "1",
+               "--loss-type", "dr_grpo", "--scale-rewards", "none", "--is-level", level]  # fmt: skip
+    done = subprocess.run(
+        [str(word) for word in command], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "held-out accuracy 0.000 ->" in done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name == f"gsm8k-{'grpo' if level == 'sequence' else 'dr_grpo'}-none-{level}"
+    assert (run / "model" / "last").is_dir()

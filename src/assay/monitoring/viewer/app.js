@@ -110,6 +110,7 @@ function drawCompletion(group, completion) {
     $("#marked").textContent = `${marked.size} marked`;
     $("#export").disabled = marked.size === 0;
   });
+  $(".compare", node).addEventListener("click", () => compare(id, node));
   $(".tokens", node).addEventListener("click", () => toggleTokens(node, group, completion));
   $(".quantity", node).addEventListener("change", () => drawHeat(node));
   return node;
@@ -196,6 +197,46 @@ async function showHistory(key) {
   }
 }
 
+let first = null;
+
+async function compare(id, node) {
+  if (first === null || first.id === id) {
+    const again = first !== null;
+    if (again) first.node.classList.remove("chosen");
+    first = again ? null : { id, node };
+    node.classList.toggle("chosen", !again);
+    say(again ? "" : `Comparing ${id} with ...; press Compare at another completion, of any step.`);
+    return;
+  }
+  const left = first;
+  first = null;
+  left.node.classList.remove("chosen");
+  try {
+    await diff(left.id, id);
+    say("");
+  } catch (error) {
+    say(error.message);
+  }
+}
+
+async function diff(left, right) {
+  showDiff(await ask(`/api/diff?left=${encodeURIComponent(left)}&right=${encodeURIComponent(right)}`));
+}
+
+function showDiff(answer) {
+  const dialog = $("#diff");
+  $(".shared", dialog).textContent = `${Math.round(100 * answer.shared)}% of the longer text is shared`;
+  [answer.left, answer.right].forEach((side, index) => {
+    const column = dialog.querySelectorAll("article")[index];
+    const verdict = side.correct === null ? "no verdict" : side.correct ? "✔ correct" : "✘ wrong";
+    $(".facts", column).replaceChildren(chip(side.id), chip(verdict, side.correct ? "good" : side.correct === false ? "bad" : ""),
+      chip(`reward ${number(side.reward)}`), chip(`${side.num_tokens} tokens`), chip(side.finish || ""));
+    $("pre", column).replaceChildren(...answer.pieces.filter((piece) => piece[index] !== "").map((piece) =>
+      piece[0] === piece[1] ? document.createTextNode(piece[index]) : element("mark", piece[index], index ? "new" : "old")));
+  });
+  dialog.showModal();
+}
+
 async function rescore(group, node) {
   say("Re-scoring…");
   try {
@@ -227,6 +268,8 @@ $("#export").addEventListener("click", async () => {
   }
 });
 
+$("#diff .close").addEventListener("click", () => $("#diff").close());
+
 function move(by) {
   if (!steps.length) return;
   const now = steps.indexOf(Number(form.elements.step.value));
@@ -254,6 +297,8 @@ ask("/api/run").then((run) => {
   if (run.rescorer) document.body.dataset.rescorer = run.rescorer;
   for (const step of steps.slice(-500)) $("#steps").append(Object.assign(document.createElement("option"), { value: step }));
   for (const task of run.tasks) form.elements.task.append(element("option", task));
-  form.elements.step.value = new URLSearchParams(location.search).get("step") || "";
-  return load(true);
+  const wanted = new URLSearchParams(location.search);
+  form.elements.step.value = wanted.get("step") || "";
+  const pair = (wanted.get("compare") || "").split(",");
+  return load(true).then(() => (pair.length === 2 ? diff(...pair) : null));
 }).catch((error) => say(error.message));

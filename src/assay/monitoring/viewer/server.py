@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from assay.errors import InputError
 from assay.monitoring.sources import Run
+from assay.monitoring.viewer.diff import diff_completions
 from assay.monitoring.viewer.query import Filter, find_groups, prompt_history, tokens_of
 from assay.monitoring.viewer.rescore import Rescorer
 
@@ -117,6 +118,8 @@ class Handler(BaseHTTPRequestHandler):
             )
         if path == "/api/prompt":
             return prompt_history(source, query["key"])
+        if path == "/api/diff":
+            return diff_completions(source, query["left"], query["right"])
         if path == "/api/tokens":
             found = tokens_of(source, *(int(query[name]) for name in ("step", "group", "sample")))
             decode = self.server.decode

@@ -26,6 +26,7 @@ from assay.records import Completion, Finish, Group, Prompt, Segment
 from assay.rewards import Scorer
 from assay.rewards.audit import audit
 from assay.rewards.options import RewardOptions, RewardSpec
+from assay.rollouts.canary import Provable, prove
 from assay.rollouts.protocol import Request, Sampling, generate
 from assay.training.checkpoint import Checkpoints, size_of
 
@@ -206,6 +207,10 @@ def trial_push(session: Session, prompt: Prompt) -> Mapping[str, Any]:
         return generate(session.engine, [request])[0][0].segments[0]
 
     started = time.monotonic()
+    if isinstance(session.engine, Provable):
+        # Raises, with numbers, if weights do not arrive; adapters are not pushed one weight at a time.
+        prove(session.engine, session.policy, session.ranks)
+        return {"arrived": True, "restored": True, "seconds": time.monotonic() - started}
     before = ask()
     weights = list(session.policy.named_full_weights())
     chosen = max(index for index, (name, _) in enumerate(weights) if "proj" in name or "mlp" in name)

@@ -85,7 +85,7 @@ def key(commands: list[ServeCommand]) -> str:
 
 
 def run(commands: list[ServeCommand], json_output: bool) -> None:
-    """Start all, say when they are ready, and stop all when one ends or the person says so."""
+    """Start all, say when they are ready, and stop all when the person says so. One that dies leaves the others."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     processes = [start(command) for command in commands]
     try:
@@ -94,9 +94,7 @@ def run(commands: list[ServeCommand], json_output: bool) -> None:
             sys.stdout.flush()
         wait_ready(commands, processes)
         note(f"Ready. Train with {key(commands)}")
-        while all(process.poll() is None for process in processes):
-            time.sleep(0.5)
-        raise RunError(ended(commands, processes))
+        watch(commands, processes)
     except KeyboardInterrupt:
         note("Stopping the servers.")
     finally:
@@ -113,6 +111,18 @@ def start(command: ServeCommand) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [program, *command.arguments[1:]], env={**os.environ, **command.environment}, stdout=sys.stderr.fileno()
     )
+
+
+def watch(commands: list[ServeCommand], processes: list[subprocess.Popen[bytes]]) -> None:
+    """Return never: say which server ends, until none is left."""
+    over: set[str] = set()
+    while len(over) < len(processes):
+        for command, process in zip(commands, processes):
+            if process.poll() is not None and command.url not in over:
+                over.add(command.url)
+                note(f"The server {command.url} ended with status {process.returncode}; its messages are above.")
+        time.sleep(0.5)
+    raise RunError("all servers have ended; their messages are above")
 
 
 def wait_ready(commands: list[ServeCommand], processes: list[subprocess.Popen[bytes]]) -> None:

@@ -235,12 +235,12 @@ class VllmServerEngine:
         with self._changed:
             if not server.is_alive or self._closed.is_set():
                 return
-            server.fault = why
+            server.fault = why.removeprefix(server.url)
             moved = [job for job in self._jobs.values() if job.server is server]
             left = self._alive()
             logger.warning(
                 "the vLLM server %s is given up (%s); look at its log. %d requests start anew on %d other servers",
-                server.url, why, len(moved), len(left),
+                server.url, server.fault, len(moved), len(left),
             )  # fmt: skip
             if not left:
                 self._fail(nobody_left(self.servers))
@@ -367,4 +367,4 @@ def abort(server: Server, names: list[str]) -> None:
 
 def nobody_left(servers: list[Server]) -> RunError:
     told = "; ".join(f"{server.url}: {server.fault}" for server in servers)
-    return RunError(f"no vLLM server is left ({told}). Look at their logs; {RESUME_HINT}")
+    return RunError(f"no vLLM server is left ({told}). Look at their logs. {RESUME_HINT}")

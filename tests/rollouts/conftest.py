@@ -32,11 +32,12 @@ class HandEngine:
     """Gives out futures that the test answers; completions begin with the version at submission."""
 
     def __init__(self):
-        self.version, self.handles, self.open, self.begun = 0, itertools.count(), {}, {}
+        self.version, self.handles, self.open, self.begun, self.limits = 0, itertools.count(), {}, {}, []
 
     def ask(self, request):
         handle, future = next(self.handles), Future()
         self.begun[request.seed] = self.version
+        self.limits.append(request.sampling.max_tokens)
         self.open[handle] = (request, self.version, future)
         return handle, future
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.errors import RunError
+from assay.prompts import reward_curriculum
 from assay.rollouts.admission import Stage
 
 
@@ -219,3 +220,16 @@ def test_an_engine_that_did_not_take_the_weights_is_noticed(hand_made):
     finish_all(scene)
     with pytest.raises(RunError, match="begun by policy version 0 and is to be trained at step 2"):
         scene.pipeline.collect(scene.curriculum, 1, 2)
+
+
+def test_a_scheduled_length_is_that_of_the_round_that_trains_the_group(hand_made):
+    """10 tokens at step 0, one more each step; two updates a round, so groups of round r get 10 + 2r."""
+    scene = hand_made(size=1, max_staleness=2, rounds=10, updates=2)
+    scene.pipeline.schedules = reward_curriculum(
+        {}, {"max_completion_length": {"start": 10, "end": 110, "to_step": 100}}, []
+    )
+    start(scene)
+    for step in (0, 2, 4):
+        finish_all(scene)
+        train_one(scene, step, 2, 1)
+    assert scene.engine.limits == [10, 12, 14, 16, 18, 20]

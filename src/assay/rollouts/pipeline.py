@@ -76,7 +76,7 @@ class Pipeline:
         self.draws = 0
         self.curriculum: Curriculum | None = None
         self.state: Any = None
-        self.step = 0
+        self.now = (0, 0)  # the round that the trainer asked for last, and the step at which it begins
         self.failure: BaseException | None = None
         self.closed = False
         # Since the last round: groups (or parts of them) that were marked, what they came to, the first dropped ones.
@@ -129,15 +129,17 @@ class Pipeline:
         """Admit nothing more and forget what is in flight; a checkpoint taken before has it."""
         with self.changed:
             self.closed = True
-            handles = [entry.handle for entry in self.books.queue if entry.stage is Stage.WRITING]
-        self.engine.cancel([handle for handle in handles if handle is not None])
+            handles = [entry.handle for entry in self.books.queue if entry.handle is not None]
+        if self.failure is None:
+            self.engine.cancel(handles)
 
     # Admission
 
     def begin(self, curriculum: Curriculum, step: int, trainer_state: Any) -> None:
         """Take over what the trainer says of the round; the first time, start what a checkpoint had in flight."""
         first = self.curriculum is None
-        self.curriculum, self.step, self.state = curriculum, step, trainer_state
+        self.curriculum, self.state = curriculum, trainer_state
+        self.now = (self.books.round, step)
         self.books.rounds = self.books.round + math.ceil((self.steps - step) / self.updates_per_round)
         self.scorer.reweigh(self.schedules.weights_at(step))
         for entry in self.books.in_flight() if first else []:
@@ -170,8 +172,9 @@ class Pipeline:
 
     def max_tokens(self, entry: Entry) -> int:
         """The length limit at the step in which the group is trained at the latest."""
-        rounds_ahead = self.books.queue.index(entry) // self.books.size
-        limits = self.schedules.limits_at(self.step + rounds_ahead * self.updates_per_round)
+        turn = self.books.round + self.books.queue.index(entry) // self.books.size
+        round_, step = self.now
+        limits = self.schedules.limits_at(step + (turn - round_) * self.updates_per_round)
         limit = self.options.max_completion_length
         return min(limits.get("max_completion_length", limit), limit)
 

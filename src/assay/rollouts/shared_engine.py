@@ -128,7 +128,8 @@ class SharedEngine:
             self.closed = True
             handles = list(self.open)
             self.changed.notify_all()
-        self.cancel(handles)
+        if self.failure is None:
+            self.cancel(handles)
         self.engine.close()
         if self.thread is not None and self.thread is not threading.current_thread():
             self.thread.join(timeout=30)

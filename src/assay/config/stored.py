@@ -28,9 +28,10 @@ MAY_CHANGE = (
     "eval.",
     "monitoring.",
     "rewards.workers",
+    "rollout.vllm.",
     "sft.",
 )
-PACKAGES = ("assay", "torch", "transformers", "peft", "accelerate", "datasets", "numpy")
+PACKAGES = ("assay", "torch", "transformers", "peft", "accelerate", "datasets", "numpy", "vllm")
 
 
 def dump_config(config: RunConfig, measured: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from assay.errors import InputError
-from assay.policy.fused_lora import fuse
+from assay.policy.fused_lora import FusedLoraLinear, fuse
 from assay.policy.options import ModelOptions
 
 
@@ -73,10 +73,24 @@ def named_merged_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]
         if plain in deltas:
             layers = deltas[plain]
             total = weight.to(torch.promote_types(weight.dtype, torch.float32))
+            total = total.clone() if total is weight else total
             for layer, adapter in layers:
-                total = total + layer.get_delta_weight(adapter).to(total.dtype)
+                _add_delta(total, layer, adapter)
             weight = total.to(weight.dtype)
         yield plain, weight
+
+
+def _add_delta(weight: torch.Tensor, layer: Any, adapter: str) -> None:
+    """weight += scale * B A, in place."""
+    if (
+        type(layer) is FusedLoraLinear
+        and not layer.lora_variant
+        and weight.device == layer.lora_A[adapter].weight.device
+    ):
+        down, up = _whole(layer.lora_A[adapter].weight), _whole(layer.lora_B[adapter].weight)
+        weight.addmm_(up.to(weight.dtype), down.to(weight.dtype), alpha=layer.scaling[adapter])
+    else:
+        weight += layer.get_delta_weight(adapter).to(weight.dtype)
 
 
 def adapted_weight_names(model: nn.Module) -> list[str]:
@@ -93,7 +107,7 @@ def _deltas(model: nn.Module) -> Iterator[tuple[str, list[tuple[Any, str]]]]:
     yield from found.items()
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _whole(tensor: Any) -> torch.Tensor:
     """The full tensor of a sharded parameter."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 

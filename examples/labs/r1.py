@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 RECIPE = "recipes/labs/r1-digits.yaml"
-FOLDER = Path("runs/labs/r1")
 
 
 def assay(*words):
@@ -21,24 +20,24 @@ def assay(*words):
     subprocess.run([sys.executable, "-m", "assay.cli.main", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
-def train(name, seed, steps, model=None):
-    start = [] if model is None else [f"model.path={model}"]
-    assay("train", RECIPE, f"name={name}", f"seed={seed}", f"output_dir={FOLDER}", f"train.steps={steps}", *start)
-    return FOLDER / name
+def stages(folder, seed, steps, keys):
+    """The run directories of reinforcement learning of one seed, R1-Zero's first."""
+    seeded = [*keys, f"seed={seed}"]
 
+    def train(name, length, *more):
+        name = f"{name}-seed{seed}"
+        assay("train", RECIPE, *seeded, f"name={name}", f"output_dir={folder}", f"train.steps={length}", *more)
+        return folder / name
 
-def stages(seed, steps):
-    """The run directories of one seed, R1-Zero's first."""
-    zero = train(f"zero-seed{seed}", seed, steps)
-    cold = FOLDER / f"cold-seed{seed}"
-    cold_rows = ["data.options.worked=1", "data.options.size=64", f"data.options.seed={1000 + seed}"]
-    assay("sft", RECIPE, *cold_rows, f"seed={seed}", "--output", cold)
-    reason = train(f"r1-reason-seed{seed}", seed, steps // 2, cold / "model")
-    rejection = FOLDER / f"rejection-seed{seed}"
-    chosen = ["--from-rollouts", reason, "--per-prompt", 2]
-    assay("sft", RECIPE, "sft.epochs=1", f"seed={seed}", *chosen, "--output", rejection)
-    final = train(f"r1-final-seed{seed}", seed, steps // 2, rejection / "model")
-    return [zero, reason, final]
+    def fine_tune(name, *more):
+        assay("sft", RECIPE, *seeded, *more, "--output", folder / f"{name}-seed{seed}")
+        return f"model.path={folder / f'{name}-seed{seed}' / 'model'}"
+
+    zero = train("zero", steps)
+    cold = fine_tune("cold", "data.options.worked=1", "data.options.size=64", f"data.options.seed={1000 + seed}")
+    reason = train("r1-reason", steps // 2, cold)
+    chosen = fine_tune("rejection", "sft.epochs=1", "--from-rollouts", reason, "--per-prompt", 2)
+    return [zero, reason, train("r1-final", steps // 2, chosen)]
 
 
 def row(run):
@@ -58,8 +57,12 @@ def row(run):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("keys", nargs="*", help="keys to change in every stage, such as model.path=FOLDER")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--output", type=Path, default=Path("runs/labs/r1"))
     options = parser.parse_args()
-    table = [row(run) for seed in range(options.seeds) for run in stages(seed, options.steps)]
+    table = []
+    for seed in range(options.seeds):
+        table += [row(run) for run in stages(options.output, seed, options.steps, options.keys)]
     print(json.dumps(table, indent=2))

@@ -75,3 +75,30 @@ def test_entropies_are_left_out_unless_asked_for(train):
     assert any(row["old_logps"] for row in rows)
     assert all(row["entropies"] is None for row in rows)
     assert "sampling/entropy" in run.history
+
+
+def test_the_run_card_of_a_real_run(train):
+    from assay.monitoring.doctor import diagnose
+    from assay.monitoring.report.card import run_card
+    from assay.monitoring.report.data import ReportData
+
+    directory = train(heldout_size=1)
+    run = open_run(directory)
+    card = dict(run_card(ReportData(run, diagnose(run), price=2.0)))
+    assert card["training data"].startswith("5 prompts, sha256 ")
+    assert card["held-out data"].startswith("1 prompts, sha256 ")
+    changed = card["differs from grpo in"]
+    assert "rollout.num_generations=4" in changed
+    assert "train.learning_rate=0.01" in changed
+    assert "weight_decay" not in changed
+    assert "machine-hours" in card["cost"]
+    assert card["cost"].endswith("at 2 an hour")
+
+
+def test_equal_data_has_an_equal_hash_in_any_order():
+    from assay.api.facts import data_hash
+    from assay.records import Prompt
+
+    prompts = [Prompt(f"p{i}", (i,), {"gold": str(i)}, content_key=f"k{i}") for i in range(3)]
+    assert data_hash(prompts) == data_hash(prompts[::-1])
+    assert data_hash(prompts) != data_hash([*prompts[:2], Prompt("p2", (2,), {"gold": "9"}, content_key="k2")])

@@ -26,6 +26,9 @@ def report(
             help="A configuration value that a foreign log lacks, such as num_generations=8.",
         ),
     ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="Price of one GPU-hour (or machine-hour), for the cost in the card.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout: files and verdict.")] = False,
 ) -> None:
     """Write one HTML file about a run: verdict and causes, run card, charts, samples. It opens without a network, in
@@ -43,7 +46,7 @@ def report(
     if not target.parent.is_dir():
         raise InputError(f"--output {str(target)!r}: the folder {str(target.parent)!r} does not exist")
     try:
-        write_report(run, diagnosis, target)
+        write_report(run, diagnosis, target, price)
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.strerror}; give another --output") from None
     if as_json:

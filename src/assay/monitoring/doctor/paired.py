@@ -80,6 +80,12 @@ def verdicts(path: Path, figure: str) -> dict[int, Mapping[str, Any]]:
     return {int(line["step"]): line for line in wanted if {"step", "keys", "correct", "judged"} <= line.keys()}
 
 
+def prompts_judged(directory: Path, figure: str) -> int:
+    """Prompts of the last evaluation whose verdicts were kept; 0 where none were."""
+    kept = verdicts(directory / FILE, figure)
+    return len(kept[max(kept)]["keys"]) if kept else 0
+
+
 def rates(lines: list[Mapping[str, Any]]) -> dict[str, float]:
     """Share of right answers by prompt over some evaluations; prompts without a verdict are left out."""
     right: dict[str, float] = {}

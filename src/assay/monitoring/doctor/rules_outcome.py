@@ -8,6 +8,7 @@ import numpy as np
 
 from assay.monitoring.doctor.case import Case, NotCheckable, TooEarly
 from assay.monitoring.doctor.finding import Finding
+from assay.monitoring.doctor.paired import prompts_judged
 from assay.monitoring.doctor.rule import rule
 from assay.monitoring.doctor.statistics import Z95
 
@@ -17,11 +18,19 @@ PHASES = ("generate", "score", "train", "sync")
 
 
 def heldout_se(case: Case, value: float) -> float:
-    """Standard error of one held-out share, from the number of its prompts."""
-    count = case.history.last("heldout/count") or case.fact("eval.prompts") or case.fact("heldout_prompts")
+    """Standard error of one held-out share, from the number of its prompts.
+
+    One right and one wrong answer are added (Agresti and Coull 1998), so that "2 of 2" is not a certainty.
+    """
+    count = case.history.last("heldout/count")
+    if count is None and case.heldout is not None and case.run.path.is_dir():
+        count = prompts_judged(case.run.directory, case.heldout.removeprefix("heldout/"))
+    count = count or case.fact("eval.prompts") or case.fact("heldout_prompts")
     if not count:
         raise NotCheckable("needs the number of held-out prompts (heldout/count, or --set heldout_prompts=N)")
-    return math.sqrt(max(value * (1 - value), 1e-4) / float(count))
+    number = float(count)
+    share = (value * number + 1) / (number + 2)
+    return math.sqrt(share * (1 - share) / (number + 2))
 
 
 def heldout_series(case: Case, points: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from assay.monitoring.doctor.paired import prompts_judged
 from assay.monitoring.doctor.statistics import wilson
 from assay.monitoring.plots import heldout_name, smooth
 from assay.monitoring.report.data import ReportData
@@ -24,7 +25,8 @@ def learning(data: ReportData) -> Any:
     axes = figure.axes[0]
     if heldout:
         steps, values = data.history.series(heldout)
-        count = data.history.last("heldout/count") or data.run.facts.get("eval.prompts")
+        judged = prompts_judged(data.run.directory, heldout.removeprefix("heldout/"))
+        count = data.history.last("heldout/count") or judged or data.run.facts.get("eval.prompts")
         bars = None
         if count and (values >= 0).all() and (values <= 1).all():
             rates = [wilson(value * float(count), float(count)) for value in values]

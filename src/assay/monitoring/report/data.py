@@ -27,6 +27,7 @@ class ReportData:
     run: Run
     diagnosis: Diagnosis
     max_rows: int = MAX_ROWS
+    price: float | None = None
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -11,20 +11,20 @@ from typing import Any
 
 from assay.monitoring.doctor import Diagnosis, verdict
 from assay.monitoring.doctor.case import flags_of, rollout_id
+from assay.monitoring.report.card import run_card
 from assay.monitoring.report.data import ReportData
 from assay.monitoring.report.register import CHARTS, draw_charts
 from assay.monitoring.sources import Run
 
 TEXT_LIMIT = 6000
-CARD_FACTS = (
-    "model.path", "preset", "seed", "train.learning_rate", "objective.loss_type", "objective.beta",
-    "rollout.num_generations", "train.prompts_per_step", "rollout.max_completion_length", "rollout.temperature",
-)  # fmt: skip
 
 
-def write_report(run: Run, diagnosis: Diagnosis, path: Path) -> Path:
-    """Write the page and, beside it, report.json and report.md for machines and pull requests."""
-    data = ReportData(run, diagnosis)
+def write_report(run: Run, diagnosis: Diagnosis, path: Path, price: float | None = None) -> Path:
+    """Write the page and, beside it, report.json and report.md for machines and pull requests.
+
+    `price` is that of one hour of one device, for the run card's cost.
+    """
+    data = ReportData(run, diagnosis, price=price)
     _replace(path, render_report(data))
     _replace(path.with_suffix(".json"), json.dumps({**diagnosis.to_json(), "card": dict(run_card(data))}, indent=2))
     _replace(path.with_suffix(".md"), markdown(data))
@@ -53,32 +53,6 @@ def render_report(data: ReportData) -> str:
         gallery=samples,
         gallery_ids={row["id"] for _, row in samples},
     )
-
-
-def run_card(data: ReportData) -> list[tuple[str, str]]:
-    """What ran, how long, at what cost, with which result."""
-    history, facts = data.history, data.run.facts
-    card = [("source", history.source)]
-    if len(history):
-        card.append(
-            ("steps", f"{int(history.steps[-1])}" + (f" of {facts['train.steps']}" if "train.steps" in facts else ""))
-        )
-    card += [(name, str(facts[name])) for name in CARD_FACTS if facts.get(name) is not None]
-    for label, name, unit in (
-        ("tokens", "num_tokens", ""),
-        ("median step", "step_time", " s"),
-        ("peak memory", "memory/peak_rss_gib", " GiB"),
-        ("peak GPU memory", "memory/peak_gpu_gib", " GiB"),
-    ):
-        values = history.series(name)[1]
-        if len(values):
-            value = sorted(values)[len(values) // 2] if name == "step_time" else values[-1]
-            card.append((label, f"{value:,.4g}{unit}"))
-    for name in ("reward", "heldout/accuracy", "heldout/pass_rate", "heldout/reward"):
-        values = history.series(name)[1]
-        if len(values):
-            card.append((name, f"{values[0]:.3f} → {values[-1]:.3f}"))
-    return card
 
 
 def gallery(data: ReportData) -> list[tuple[str, dict[str, Any]]]:

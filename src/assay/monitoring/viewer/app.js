@@ -170,7 +170,7 @@ function drawHeat(node) {
     : tokens[quantity];
   const heat = $(".heat", node);
   heat.replaceChildren();
-  if (!values.some((value) => value !== null)) heat.append(element("p", "not stored for this completion"));
+  if (!values.some((value) => value !== null)) heat.append(element("p", "Not stored: the trainer scored no tokens of this group, or was not asked for entropies."));
   const strength = { sampling_logps: (v) => Math.min(1, -v / 5), entropies: (v) => Math.min(1, v / 3),
     mismatch: (v) => Math.min(1, v / 0.5) }[quantity];
   tokens.token_ids.forEach((token, index) => {

@@ -25,12 +25,8 @@ def main() -> None:
     options = parser.parse_args()
     found = differences(options)
     size = np.abs(found)
-    print(
-        f"{options.model}, both in {options.dtype}, {len(found)} tokens: |difference| of log-probs mean {size.mean():.2g},"
-    )
-    print(
-        f"95% below {np.quantile(size, 0.95):.2g}, largest {size.max():.2g} nats; standard deviation {found.std():.2g}"
-    )
+    print(f"{options.model}, both in {options.dtype}, {len(found)} tokens; difference of log-probs in nats:")
+    print(f"size {size.mean():.2g} on average, largest {size.max():.2g}; standard deviation {found.std():.2g}")
     print("length  whole-sequence product  token weights (capped at 2)  geometric mean")
     random = np.random.default_rng(0)
     token_weights = np.minimum(np.exp(found), 2.0)

@@ -78,9 +78,10 @@ def run_assay(workload: Workload, model: str, dtype: str) -> None:
     from assay.ranks import Ranks
     from assay.records import Finish
     from assay.rollouts import Request, Sampling, TransformersEngine, generate
+    from assay.training.optimizers import build_optimizer
     from assay.training.options import TrainOptions
     from assay.training.rows import Window
-    from assay.training.update import Updater, adamw
+    from assay.training.update import Updater
 
     class FixedLengths(TransformersEngine):
         """Completion g ends at the workload's length g."""
@@ -103,7 +104,8 @@ def run_assay(workload: Workload, model: str, dtype: str) -> None:
     group_size = len(workload.lengths)
     options = TrainOptions(prompts_per_step=PROMPTS, token_budget=workload.assay_tokens)
     spec = preset("dapo", count_no_signal=True)
-    updater = Updater(policy, build(spec), adamw(policy, options), options, temperature=1.0, seed=0, ranks=Ranks(),
+    optimizer = build_optimizer(policy, options)
+    updater = Updater(policy, build(spec), optimizer, options, temperature=1.0, seed=0, ranks=Ranks(),
                       max_completion_length=max(workload.lengths), dump_folder=Path(tempfile.mkdtemp()))  # fmt: skip
     group_ids = torch.arange(PROMPTS).repeat_interleave(group_size)
     rewards = torch.tensor(

@@ -28,9 +28,10 @@ from assay.rollouts.pipeline import Pipeline
 from assay.rollouts.producer import Producer, Progress, Rollouts
 from assay.rollouts.shared_engine import SharedEngine
 from assay.training.collate import Collator
+from assay.training.optimizers import build_optimizer
 from assay.training.rundir import RunDirectory, write_whole
 from assay.training.trainer import Trainer
-from assay.training.update import Updater, adamw
+from assay.training.update import Updater
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
         updater=Updater(
             policy,
             objective,
-            adamw(policy, config.train),
+            build_optimizer(policy, config.train),
             config.train,
             temperature=temperature,
             max_completion_length=config.rollout.max_completion_length,

@@ -15,6 +15,9 @@ def train(
         list[str] | None, typer.Argument(help="Keys to change, such as train.steps=100 rollout.num_generations=8.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+    profile: Annotated[
+        int, typer.Option(help="Record so many steps, from the second on, into RUN/profile: a trace and a table.")
+    ] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="Print summary.json on standard output.")] = False,
 ) -> None:
     """Train as RECIPE says. Runs in runs/NAME; the same command again goes on where it stopped.
@@ -22,11 +25,20 @@ def train(
     Ctrl-C ends after the round with a checkpoint. `accelerate launch --num-processes N -m assay train RECIPE` uses N
     processes.
     """
-    import assay
+    from pathlib import Path
+
+    from assay.api.run import run
     from assay.cli.results import show_result
+    from assay.config.load import load_recipe
+    from assay.training.profile import StepProfiler
 
     words = list(overrides or []) + (["monitoring.console=quiet"] if quiet else [])
-    result = assay.train(recipe, overrides=words)
+    config = load_recipe(recipe, words)
+    profiler = StepProfiler(Path(config.output_dir) / config.name / "profile", profile)
+    try:
+        result = run(config, on_step=profiler)
+    finally:
+        profiler.close()
     if json_output:
         print_json({**result.summary, "directory": str(result.directory)})
     else:

@@ -33,6 +33,10 @@ class TrainOptions:
     warmup_steps: Annotated[
         int, "Steps over which the step size rises from zero; raise it if the first steps are unstable."
     ] = 0
+    optimizer: Annotated[
+        Literal["adamw", "adamw_8bit", "paged_adamw_8bit"],
+        "With 8 bits (bitsandbytes) its state takes a quarter; paged moves it to main memory when a GPU is full.",
+    ] = "adamw"
     weight_decay: Annotated[float, "AdamW weight decay; RL runs usually need none."] = 0.0
     adam_betas: Annotated[tuple[float, float], "AdamW moment decay rates; lower the second for short runs."] = (
         0.9,

@@ -184,11 +184,3 @@ def buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         bucket.append(tensor)
     if bucket:
         yield bucket
-
-
-def adamw(policy: Policy, options: TrainOptions) -> torch.optim.Optimizer:
-    """AdamW over what is trainable; the learning rate is set at every step."""
-    trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
-        trainable, lr=0.0, betas=options.adam_betas, weight_decay=options.weight_decay, foreach=True
-    )

@@ -218,3 +218,29 @@ def test_a_broken_policy_of_the_user_is_reported(make_prompts, tmp_path):
     )
     with pytest.raises(InputError, match="different positions"):
         build(make_prompts(4), f"{tmp_path}/own.py:Greedy").draw(2)
+
+
+@pytest.mark.parametrize("policy", ["uniform", "mid_range", "thompson", "greso"])
+def test_a_filters_weight_is_the_chance_to_be_drawn_until_answers_differ(make_prompts, make_group, policy):
+    """Half of the pool has weight 0.2: it is drawn a fifth as often, and catches up once its groups are mixed."""
+    weights = [1.0] * 20 + [0.2] * 20
+    curriculum = build(make_prompts(40, assay_weight=weights), policy=policy, exploration=0.0, retire_at=None)
+    light = {f"p{index}" for index in range(20, 40)}
+    drawn = [key for _ in range(150) for key in keys(curriculum.draw(4))]
+    share = sum(key in light for key in drawn) / len(drawn)
+    assert share == pytest.approx(0.2 / 1.2, abs=0.05)
+    # Eight draws of 4 go a whole epoch round, so no policy's luck hides the change.
+    curriculum.observe([make_group(prompt, 4, 4) for prompt in curriculum.prompts])
+    drawn = [key for _ in range(150) for key in keys(curriculum.draw(4))]
+    assert sum(key in light for key in drawn) / len(drawn) == pytest.approx(0.5, abs=0.07)
+
+
+def test_a_pool_of_light_prompts_still_fills_its_draws(make_prompts):
+    curriculum = build(make_prompts(6, assay_weight=[0.01] * 6), policy="uniform")
+    assert [len(curriculum.draw(4)) for _ in range(5)] == [4] * 5
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.5, "much", True])
+def test_a_weight_that_is_none_is_named(make_prompts, weight):
+    with pytest.raises(InputError, match="assay_weight is"):
+        build(make_prompts(1, assay_weight=[weight]))

@@ -26,7 +26,9 @@ class Curriculum:
     prompt to be informative, so a solved or an impossible pool cannot hang a run: it is drawn from as before, the
     longest unseen prompts first, and `note` says so.
 
-    Rows with columns `assay_right` and `assay_wrong` (from `assay filter`) start from those counts.
+    Rows with columns `assay_right` and `assay_wrong` (from `assay filter`) start from those counts. A row's
+    `assay_weight` below 1 is the chance that it may be chosen in a draw, until its answers have been seen to differ;
+    the share for exploration reaches it all the same.
     """
 
     def __init__(
@@ -208,8 +210,9 @@ class Stream:
         self.owed = 0.0
         rows = [curriculum.prompts[position].row for position in positions]
         self.difficulty = np.array([as_number(row.get("difficulty")) for row in rows])
+        self.weights = np.array([as_weight(row.get("assay_weight")) for row in rows])
 
-    def view(self, taken: np.ndarray) -> View:
+    def view(self, taken: np.ndarray, passed_over: np.ndarray) -> View:
         beliefs, slots = self.beliefs, self.slots
         return View(
             beliefs.right[slots],
@@ -217,9 +220,17 @@ class Stream:
             beliefs.visits[slots],
             beliefs.streak[slots],
             self.difficulty,
-            self.resting(),
+            self.resting() | passed_over,
             taken,
         )
+
+    def passed_over(self, number: int) -> np.ndarray:
+        """Prompts [N] that their weight keeps out of draw `number`; none whose answers have been seen to differ."""
+        if (self.weights == 1).all():
+            return np.zeros(len(self.weights), bool)
+        differed = np.minimum(self.beliefs.right[self.slots], self.beliefs.wrong[self.slots]) > 0
+        luck = np.random.default_rng([self.seed, number, int(self.positions[0]), 1]).random(len(self.weights))
+        return ~differed & (luck >= self.weights)
 
     def resting(self) -> np.ndarray:
         """Prompts [N] at an expected pass rate of `retire_at`: ScaleRL's no-positive-resampling, with a way back."""
@@ -232,13 +243,14 @@ class Stream:
         """`n` positions: a share that the policy would forget, the policy's choice, then the longest unseen."""
         rng = np.random.default_rng([self.seed, number, int(self.positions[0])])
         avoided = np.array([key in avoid for key in self.keys]) if avoid else np.zeros(len(self.keys), bool)
+        passed_over = self.passed_over(number)
         chosen: list[int] = []
         while len(chosen) < n:
             batch = min(n - len(chosen), len(self.positions))
             taken = avoided.copy()
             found = self.explore(batch, taken, rng)
             taken[found] = True
-            found += self.chosen_by_policy(batch - len(found), taken, rng)
+            found += self.chosen_by_policy(batch - len(found), taken, passed_over, rng)
             taken[found] = True
             found += self.longest_unseen(~taken, batch - len(found), rng)
             if len(found) < batch:
@@ -248,8 +260,10 @@ class Stream:
             chosen += found
         return self.positions[chosen].tolist()
 
-    def chosen_by_policy(self, n: int, taken: np.ndarray, rng: np.random.Generator) -> list[int]:
-        view = self.view(taken)
+    def chosen_by_policy(
+        self, n: int, taken: np.ndarray, passed_over: np.ndarray, rng: np.random.Generator
+    ) -> list[int]:
+        view = self.view(taken, passed_over)
         found = self.selector.choose(view, n, rng).tolist()
         if len(set(found)) != len(found) or len(found) > n or not view.eligible[found].all():
             raise InputError(
@@ -336,3 +350,12 @@ def as_number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"a difficulty label is {value!r}; difficulties are numbers, larger is harder") from error
+
+
+def as_weight(value: Any) -> float:
+    """`assay_weight` of a row, 1 where there is none. Not 0: what is never to be drawn should be left out."""
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InputError(f"assay_weight is {value!r} in a row; it must be a number above 0 and at most 1")
+    return float(value)

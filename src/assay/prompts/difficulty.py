@@ -21,6 +21,9 @@ from assay.errors import InputError
 from assay.prompts.beliefs import expected_mixed, fit_prior
 from assay.records import Group, Prompt
 
+# Nothing that is kept is kept out of sight for ever: at least one draw in a hundred considers it.
+LEAST_WEIGHT = 0.01
+
 
 @dataclass(frozen=True)
 class FilterOptions:
@@ -205,7 +208,8 @@ def apply_filter(
     right, wrong = (np.array([getattr(item, name) for item in found], float) for name in ("right", "wrong"))
     prior = fit_prior(right, wrong)
     weights = expected_mixed(right, wrong, options.samples, prior)
-    verdicts = [judge(item, options, round(float(weight), 4)) for item, weight in zip(found, weights)]
+    forecasts = [max(LEAST_WEIGHT, round(float(weight), 4)) for weight in weights]
+    verdicts = [judge(item, options, forecast) for item, forecast in zip(found, forecasts)]
     rows = [annotate(*item) for item in zip(prompts, found, verdicts)]
     keep = np.array([verdict.keep for verdict in verdicts], bool)
     reasons = [verdict.reason for verdict in verdicts]

@@ -22,6 +22,9 @@ class FieldOptions:
     difficulty: Annotated[str | None, "Column with a difficulty number, larger is harder; two policies can use it."] = (
         None
     )
+    media: Annotated[
+        str | None, "Column with paths of images, sounds or videos that belong to the prompt; `none` leaves it out."
+    ] = None
 
 
 @dataclass(frozen=True)

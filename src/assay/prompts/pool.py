@@ -8,11 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from assay.errors import InputError
+from assay.prompts.media import check_reads_media, media_of
 from assay.prompts.options import DataOptions, SourceOptions
 from assay.prompts.overlap import Overlap, find_overlap
 from assay.prompts.render import Renderer
@@ -170,7 +172,10 @@ def render(
         kept["gold"] = gold_of(row.get(columns.gold), report)
     if columns.difficulty is not None:
         kept["difficulty"] = row.get(columns.difficulty)
-    prompt = renderer.prompt(question, {**kept, "task": task}, task, source)
+    folder = Path(source.path).parent if source.path else Path()
+    media = media_of(row.get(columns.media), folder, report.source) if columns.media is not None else ()
+    check_reads_media(renderer.tokenizer, media, report.source)
+    prompt = renderer.prompt(question, {**kept, "task": task}, task, source, media)
     if limit is not None and len(prompt.token_ids) > limit:
         report.too_long += 1
         return None

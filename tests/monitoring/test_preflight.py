@@ -10,6 +10,7 @@ from scipy.stats import betabinom
 from typer.testing import CliRunner
 
 from assay.monitoring.preflight import RULES, Evidence, preflight
+from assay.monitoring.preflight.plan import memory_parts
 from assay.monitoring.preflight.rules_answers import mixed_share
 from assay.records import Finish, Prompt
 from assay.rewards.audit import AuditReport
@@ -77,6 +78,7 @@ def evidence(completion, group):
         trainable=1_000_000,
         vocabulary=49_152,
         memory_bytes=16 * 2**30,
+        footprint={"loaded": 2**30, "kept_per_token": 2.0**20, "kept_anyway": 2.0**20, "cache_per_token": 2.0**16},
         free_disk_bytes=10 * 2**30,
         seconds={"generate_per_step": 5.0, "score_per_step": 0.1, "train_per_step": 5.0},
     )
@@ -259,3 +261,21 @@ def test_the_command_on_a_tiny_model(recipe):
     assert "given up after" in found["PF17"]["evidence"]
     assert not list(recipe.parent.glob(".assay-check-*"))
     assert not (recipe.parent / "runs").exists()
+
+
+def test_memory_is_counted_by_the_larger_phase(evidence):
+    """4 prompts x 8 answers of 3 tokens. By hand: training keeps 4 * (P + 24) + 1 MiB; writing has caches for 64 tokens
+    an answer and three arrays of 32 x 49,152 floats."""
+    prompt = len(evidence.groups[0].prompt.token_ids)
+    parts = memory_parts(evidence)
+    assert parts["weights, engine and libraries"] == 1.0
+    assert parts["gradients and optimiser"] == pytest.approx(12e6 / 2**30)
+    assert parts["activations"] == pytest.approx((4 * (prompt + 24) + 1) / 1024)
+    evidence.footprint = {**evidence.footprint, "kept_per_token": 0.0}
+    parts = memory_parts(evidence)
+    assert parts["keys and values"] == pytest.approx(4 * (prompt + 8 * 64) / 16 / 1024)
+    assert parts["logits"] == pytest.approx(32 * 49_152 * 4 * 3 / 2**30)
+    evidence.facts.update({"prompts_per_step": 64, "optimizer": "adamw_8bit", "kv_cache_gib": 0.5})
+    parts = memory_parts(evidence)
+    assert parts["gradients and optimiser"] == pytest.approx(6e6 / 2**30)
+    assert parts["keys and values"] == 0.5

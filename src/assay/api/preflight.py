@@ -21,6 +21,7 @@ from assay.config.load import plain
 from assay.monitoring.preflight import Evidence
 from assay.monitoring.sources import flatten
 from assay.policy import ScoringBatch, stop_token_ids
+from assay.policy.memory import activation_bytes, sequence_bytes
 from assay.prompts import Curriculum
 from assay.records import Completion, Finish, Group, Prompt, Segment
 from assay.rewards import Scorer
@@ -45,6 +46,9 @@ def gather(session: Session, prompts: int, samples: int, note: Callable[[str], N
     pool = session.pool
     rows = [dict(prompt.row) for prompt in pool.train[:GOLD_ROWS]]
     audits = [audit(spec, rows, session.tokenizer, ATTACK_ROWS) for spec in config.rewards.functions]
+    # Both are built when they are first asked for; what is resident now stays.
+    session.policy, session.engine  # noqa: B018
+    loaded = resident_bytes()
     note(f"Letting the untrained model answer {prompts} prompts {samples} times ...")
     sampling = Sampling(config.rollout.max_completion_length, config.rollout.temperature)
     started = time.monotonic()
@@ -78,6 +82,7 @@ def gather(session: Session, prompts: int, samples: int, note: Callable[[str], N
         trainable=sum(parameter.numel() for parameter in policy.parameters() if parameter.requires_grad),
         vocabulary=getattr(policy.config, "vocab_size", None),
         memory_bytes=memory_bytes(),
+        footprint=None if loaded is None else {"loaded": loaded, **kept_bytes(session, groups)},
         free_disk_bytes=shutil.disk_usage(free).free,
         seconds={
             "generate_per_step": (generated - started) * share,
@@ -273,6 +278,29 @@ def memory_bytes() -> int | None:
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
+
+
+def resident_bytes() -> float | None:
+    """What this process holds now, on the accelerator if there is one; None where it cannot be told."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.memory_allocated())
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except FileNotFoundError:
+        return None
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def kept_bytes(session: Session, groups: Sequence[Group]) -> dict[str, float]:
+    """What scoring keeps for backward, a token and whatever the tokens; from one group with half and all its rows."""
+    batch = batch_of(groups[:1])
+    half = batch.select(range(max(1, len(batch.rows) // 2)))
+    policy = session.policy
+    sizes = [float(activation_bytes(policy, part)) for part in (half, batch)]
+    tokens = [sum(map(len, part.prompts)) + sum(map(len, part.rows)) for part in (half, batch)]
+    slope = (sizes[1] - sizes[0]) / (tokens[1] - tokens[0]) if tokens[1] > tokens[0] else sizes[1] / tokens[1]
+    anyway = max(0.0, sizes[1] - slope * tokens[1])
+    return {"kept_per_token": slope, "kept_anyway": anyway, "cache_per_token": float(sequence_bytes(policy))}
 
 
 def existing(path: Path) -> Path:

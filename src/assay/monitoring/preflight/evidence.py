@@ -43,6 +43,8 @@ class Evidence:
     checkpoint: same (name of a part -> did it come back equal), bytes, seconds, from one that was saved and loaded.
     sync: arrived (did a perturbed weight change the engine), restored, seconds; or hangs (seconds without an end).
     endless: outcome, seconds, limit, isolation of a reward function that never returns.
+    footprint: bytes that were measured: loaded (resident, with policy and engine), cache_per_token (keys and values),
+        and what a forward pass keeps for backward, kept_per_token and kept_anyway.
     facts: configuration values by section.name and by last name.
     seconds: what was measured: generate, score, train.
     """
@@ -65,6 +67,7 @@ class Evidence:
     trainable: int | None = None
     vocabulary: int | None = None
     memory_bytes: int | None = None
+    footprint: Mapping[str, float] | None = None
     free_disk_bytes: int | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
 

@@ -29,7 +29,7 @@ class Estimate:
 
 
 def estimate(evidence: Evidence) -> Estimate:
-    """From measured times, the model's size and the configuration; activations are a rule of thumb."""
+    """From measured times and bytes, and the configuration."""
     facts = evidence.facts
     steps = int(facts.get("train.steps") or facts.get("steps") or 0)
     parts = [evidence.seconds.get(name) for name in ("generate_per_step", "score_per_step", "train_per_step")]
@@ -40,23 +40,30 @@ def estimate(evidence: Evidence) -> Estimate:
 
 
 def memory_parts(evidence: Evidence) -> dict[str, float] | None:
-    """Weights of policy and engine, gradients and Adam's two moments, keys and values, one micro-batch of logits."""
-    if evidence.parameters is None or evidence.trainable is None:
+    """What is loaded, gradients and moments, and the larger of writing and training; the process's peak in GiB."""
+    measured, facts = evidence.footprint, evidence.facts
+    if measured is None or evidence.trainable is None or not evidence.groups:
         return None
-    facts = evidence.facts
-    width = 2 if str(facts.get("dtype")) in ("bfloat16", "bf16", "float16", "fp16") else 4
-    lora = bool(facts.get("lora"))
-    # With adapters the engine shares the frozen weights; without, it has its own, and beta needs a reference as well.
-    copies = 1 if lora else 2 + bool(facts.get("beta"))
-    tokens = int(facts.get("token_budget") or 8192)
-    return {
-        "weights": evidence.parameters * width * copies / GIB,
-        "gradients and optimiser": evidence.trainable * (4 + 8) / GIB,
-        "keys and values": float(facts.get("kv_cache_gib") or 0),
-        # Log-probs are computed in chunks: about a sixteenth of the logits in fp32, twice for the backward pass.
-        "logits": tokens / 16 * (evidence.vocabulary or 0) * 4 * 2 / GIB,
-        "activations": tokens * float(np.sqrt(evidence.parameters)) * 40 / GIB,
+    generations, prompts = int(facts.get("num_generations") or 1), int(facts.get("prompts_per_step") or 1)
+    prompt = float(np.mean([len(group.prompt.token_ids) for group in evidence.groups]))
+    written = float(np.mean([item.num_tokens for item in evidence.completions()]))
+    in_round = prompts * int(facts.get("steps_per_generation") or 1)
+    limit = int(facts.get("max_completion_length") or written)
+    caches = in_round * (prompt + generations * limit) * measured["cache_per_token"]
+    caches = min(caches, float(facts.get("kv_cache_gib") or 0) * GIB or caches)
+    # Logits, their exponentials and a temporary, in float32.
+    drawing = in_round * generations * (evidence.vocabulary or 0) * 4 * 3
+    tokens = min(int(facts.get("token_budget") or 8192), prompts * (prompt + generations * written))
+    kept = tokens * measured["kept_per_token"] + measured["kept_anyway"]
+    moments = 2 if "8bit" in str(facts.get("optimizer")) else 8
+    phases = {"writing": {"keys and values": caches, "logits": drawing}, "training": {"activations": kept}}
+    larger = max(phases.values(), key=lambda parts: sum(parts.values()))
+    parts = {
+        "weights, engine and libraries": measured["loaded"],
+        "gradients and optimiser": evidence.trainable * (4 + moments),
+        **larger,
     }
+    return {name: size / GIB for name, size in parts.items()}
 
 
 def disk_gib(evidence: Evidence) -> float | None:

@@ -1,13 +1,17 @@
 """One GRPO step, assay beside TRL: same model, prompts, number and lengths of completions, LoRA settings and threads.
 
     OMP_NUM_THREADS=1 python benchmarks/step.py [--workloads short email ...] [--rounds 3] [--dtypes float32 bfloat16]
-                                                [--model smollm2] [--skip-trl]
+                                                [--model smollm2 | llama-0.5b | FOLDER] [--skip-trl]
 
 Each contestant lives in a process of its own and takes a step when it is told to, in turn, so that other load falls on
-all of them. Prints, for every workload, seconds of generation and of the rest (scoring, backward, optimiser), their
-ratios to TRL's (median, least and largest over rounds), peak resident memory of the steps, and the share of the
-machine's measured matrix-product rate that the step's necessary arithmetic reaches. CPU seconds are what a busy
-machine distorts least; wall seconds stand beside them.
+all of them. Prints, for every workload, seconds of generation and of the rest (scoring, backward, optimiser, handing
+the weights to the sampler), their ratios to TRL's (median, least and largest over rounds), peak resident memory of the
+steps, completion tokens a second, and the share of the machine's measured matrix-product rate that the step's necessary
+arithmetic reaches. CPU seconds are what a busy machine distorts least; wall seconds stand beside them. A second table
+keeps three things apart: speed (float32 against float32), precision (assay's other dtypes against its float32), and
+skipping (the workload `silent`, half of whose groups have no signal, against `email`, if both were run).
+
+`llama-0.5b` is a random Llama of 0.49 billion weights, made in a temporary folder.
 
 Lengths are forced: a completion may not end before its length and ends there. TRL runs without gradient checkpointing
 and in the largest micro-batch that fits in a few GiB; its `beta` is 0 and its batch is one optimiser step.
@@ -119,9 +123,10 @@ def report(name: str, workload: Workload, contestants: list[Contestant]) -> None
     base = contestants[0]
     print(f"\n### {name}: prompt {workload.prompt}, completions {workload.lengths}, {PROMPTS} prompts")
     print(
-        "| | CPU s: generate + rest = step | wall s | generate | rest | step (CPU) | step (wall) | peak GiB | of rate |"
+        "| | CPU s: generate + rest = step | wall s | generate | rest | step (CPU) | step (wall) | peak GiB | memory "
+        "| tokens/s | of rate |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for one in contestants:
         middle = {key: statistics.median(one.column(key)) for key in one.steps[0]}
         rate = matrix_rate(torch.bfloat16 if "bfloat16" in one.name else torch.float32)
@@ -132,9 +137,50 @@ def report(name: str, workload: Workload, contestants: list[Contestant]) -> None
             f"| {ratio(base.column('rest_cpu'), one.column('rest_cpu'))} "
             f"| {ratio(base.column('step_cpu'), one.column('step_cpu'))} "
             f"| {ratio(base.column('step_wall'), one.column('step_wall'))} "
-            f"| {middle['peak_gib']:.2f} | {flops / middle['step_cpu'] / rate:.0%} |",
+            f"| {middle['peak_gib']:.2f} | {ratio(one.column('peak_gib'), base.column('peak_gib'))} "
+            f"| {PROMPTS * sum(workload.lengths) / middle['step_wall']:.0f} "
+            f"| {flops / middle['step_cpu'] / rate:.0%} |",
             flush=True,
         )
+
+
+def apart(name: str, contestants: list[Contestant], whole: dict[str, list[float]]) -> None:
+    """Speed, precision and skipping on lines of their own; `whole` holds the training part of `email` by contestant."""
+    by_name = {one.name: one for one in contestants}
+    exact = by_name.get("assay float32")
+    if exact is None:
+        return
+    if (trl := by_name.get("TRL float32")) is not None:
+        print(f"\nspeed, float32 against float32: step {ratio(trl.column('step_cpu'), exact.column('step_cpu'))} (CPU)")
+    for one in contestants:
+        if one.name.startswith("assay") and one is not exact:
+            print(f"precision, {one.name} against assay float32: "
+                  f"step {ratio(exact.column('step_cpu'), one.column('step_cpu'))} (CPU)")  # fmt: skip
+        if name == "silent" and one.name in whole:
+            print(f"skipping, {one.name}: rest {ratio(whole[one.name], one.column('rest_cpu'))} (CPU)")
+
+
+def random_llama() -> str:
+    """A folder with a random Llama of 0.49 billion weights (28 layers of 1,024) and SmolLM2's tokenizer."""
+    import tempfile
+
+    import transformers
+
+    from assay.policy.builtin import resolve_model_path
+
+    folder = Path(tempfile.gettempdir()) / f"assay-llama-0.5b-{os.getuid()}"
+    if not (folder / "config.json").exists():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(resolve_model_path("smollm2"))
+        config = transformers.LlamaConfig(
+            hidden_size=1024, intermediate_size=4096, num_hidden_layers=28, num_attention_heads=16,
+            num_key_value_heads=8, vocab_size=len(tokenizer), max_position_embeddings=4096,
+            bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id, tie_word_embeddings=True,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 def main() -> None:
@@ -149,17 +195,22 @@ def main() -> None:
     now = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     print(f"{now}, torch {torch.__version__}, OMP_NUM_THREADS {threads}, "
           f"load {os.getloadavg()[0]:.1f}, model {arguments.model}")  # fmt: skip
+    model = random_llama() if arguments.model == "llama-0.5b" else arguments.model
+    whole: dict[str, list[float]] = {}
     for name in arguments.workloads:
         contestants = []
         if not arguments.skip_trl:
-            contestants.append(Contestant("TRL float32", ["trl", name, arguments.model, "float32"]))
+            contestants.append(Contestant("TRL float32", ["trl", name, model, "float32"]))
         for dtype in arguments.dtypes:
-            contestants.append(Contestant(f"assay {dtype}", ["assay", name, arguments.model, dtype]))
+            contestants.append(Contestant(f"assay {dtype}", ["assay", name, model, dtype]))
         try:
             for round_number in range(arguments.rounds + 1):
                 for one in contestants:
                     one.step(keep=round_number > 0)
             report(name, WORKLOADS[name], contestants)
+            apart(name, contestants, whole)
+            if name == "email":
+                whole = {one.name: one.column("rest_cpu") for one in contestants}
         finally:
             for one in contestants:
                 one.close()

@@ -1,9 +1,12 @@
 """What can be said of the vLLM engines without vLLM: options, versions, commands, and servers that are not there."""
 
 import socket
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from assay.errors import InputError, RunError
 from assay.policy import ModelOptions, load_policy
 from assay.ranks import Ranks
 from assay.records import Finish, VersionSpan
-from assay.rollouts import vllm_options
+from assay.rollouts import vllm_options, vllm_sync
 from assay.rollouts.build import build_engine, check_engine
 from assay.rollouts.canary import prove
 from assay.rollouts.options import RolloutOptions
@@ -141,6 +144,28 @@ def test_comparing_names_the_first_weight_that_differs_with_its_norms(tiny_folde
         compare(sent.expected, stale, "it", 2)
     with pytest.raises(RunError, match="could be read back"):
         compare(sent.expected, {"other.weight": ["0", 1.0]}, "it", 2)
+
+
+def test_a_killed_trainers_folder_is_given_back_and_a_living_ones_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(vllm_sync, "MEMORY", tmp_path)
+    script = (
+        "import sys, time; from pathlib import Path; from assay.rollouts import vllm_sync;"
+        f"vllm_sync.MEMORY = Path({str(tmp_path)!r});"
+        "folder = vllm_sync.Folder(vllm_sync.VllmOptions()); (folder.next() / 'weights').write_text('w');"
+        "print(folder.path, flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    theirs = Path(process.stdout.readline().strip())
+    living = vllm_sync.Folder(VllmOptions())
+    assert theirs.is_dir()
+    process.kill()
+    process.wait()
+    later = vllm_sync.Folder(VllmOptions())
+    assert not theirs.exists()
+    assert living.path.is_dir()
+    living.close()
+    later.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 class Echo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import shutil
 import socket
@@ -20,6 +21,7 @@ from assay.rollouts.vllm_weights import Recorded, Weights, adapter_digests
 from assay.rollouts.vllm_worker import ADAPTER_NAME, Digest
 
 MEMORY = Path("/dev/shm")
+PREFIX, LOCK = "assay-weights-", "lock"
 
 
 class Transfer(Protocol):
@@ -49,11 +51,16 @@ class Folder:
     """A new sub-folder for every version, in a folder that trainer and servers see."""
 
     def __init__(self, options: VllmOptions) -> None:
-        parent = Path(options.sync_dir) if options.sync_dir else (MEMORY if MEMORY.is_dir() else None)
-        if parent is not None and not parent.is_dir():
+        own = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+        parent = Path(options.sync_dir) if options.sync_dir else own
+        if not parent.is_dir():
             raise InputError(f"rollout.vllm.sync_dir is {parent}; there is no such folder here")
-        self.path = Path(tempfile.mkdtemp(prefix="assay-weights-", dir=parent))
+        if options.sync_dir is None:
+            drop_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self.path.chmod(0o755)
+        self.lock = (self.path / LOCK).open("w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.count = itertools.count()
         self.newest: Path | None = None
         self.older: Path | None = None
@@ -70,6 +77,19 @@ class Folder:
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        self.lock.close()
+
+
+def drop_abandoned(parent: Path) -> None:
+    """Give back the memory of trainers that were killed: nobody holds the lock of their folders."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        try:
+            with (folder / LOCK).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            # Held by a living trainer, somebody else's, or just being made.
+            continue
 
 
 class FileTransfer:

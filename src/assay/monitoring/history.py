@@ -17,8 +17,8 @@ import numpy as np
 from assay.errors import InputError
 
 # Beyond this size a file is read at both ends only: the beginning is the baseline, the end is the present.
-MAX_BYTES = 256 * 2**20
-HEAD_BYTES = 32 * 2**20
+MAX_BYTES = 64 * 2**20
+HEAD_BYTES = 16 * 2**20
 
 
 @dataclass

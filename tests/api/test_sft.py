@@ -86,7 +86,8 @@ def test_rows_without_an_answer_are_refused(tmp_path, tiny_folder):
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on_to_the_same_bits(tmp_path, tiny_folder):
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_stopped_command_goes_on_to_the_same_bits(tmp_path, tiny_folder, how, status):
     tree = {
         "model": {"path": str(tiny_folder("llama")), "dtype": "float32", "lora": False},
         "data": {"format": "text", "heldout_size": 0},
@@ -112,9 +113,9 @@ def test_a_killed_command_goes_on_to_the_same_bits(tmp_path, tiny_folder):
     process = subprocess.Popen(command("killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while newest_checkpoint(tmp_path / "killed" / "checkpoints") is None and process.poll() is None:
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "killed" / "summary.json").exists(), "the kill came too late to prove anything"
+    process.send_signal(how)
+    assert process.wait() == status
+    assert not (tmp_path / "killed" / "summary.json").exists(), "the signal came too late to prove anything"
     again = subprocess.run(command("killed"), check=False, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     whole, killed = (weights(tmp_path / name / "model") for name in ("whole", "killed"))

@@ -74,7 +74,8 @@ def fine_tune(
         config = prompt_rows(config, rows)
     directory = RunDirectory(Path(output) if output else Path(config.output_dir) / f"{config.name}-sft")
     directory.create()
-    with directory.lock(), Session(config) as session:
+    measured = read_stored(directory.config)[1] if directory.config.exists() else {}
+    with directory.lock(), Session(config, measured=measured) as session:
         context = getattr(session.policy.config, "max_position_embeddings", None)
         examples: list[Example] = []
         for run in from_rollouts:

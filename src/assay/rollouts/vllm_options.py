@@ -43,7 +43,7 @@ class VllmOptions:
         str | None, "Folder for weights that trainer and servers see; by default in this machine's memory."
     ] = None
     start_timeout_s: Annotated[float, "Longest wait for a server to load its model."] = 600.0
-    hang_timeout_s: Annotated[float, "A server that does not answer its health check for so long is given up."] = 60.0
+    hang_timeout_s: Annotated[float, "A server that does not answer its health check for so long is given up."] = 180.0
     retries: Annotated[int, "Times a request is tried again on a server that is alive."] = 3
 
     def __post_init__(self) -> None:

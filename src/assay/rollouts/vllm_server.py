@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 GENERATE = "/inference/v1/generate"
 RESUME_HINT = (
-    "the run's last checkpoint is kept: start servers with `assay serve RECIPE` and run the same command again"
+    "The run's last checkpoint is kept: start servers with `assay serve RECIPE` and run the same command again"
 )
 
 
@@ -212,7 +212,7 @@ class VllmServerEngine:
         if error.is_refusal:
             self._fail(InputError(f"the vLLM server refuses a request: {error}"))
             return False
-        if not server.is_healthy(self.options.hang_timeout_s):
+        if not server.is_healthy(self.options.hang_timeout_s, tries=3):
             self._drop(server, str(error))
             return False
         if trial >= self.options.retries:
@@ -227,7 +227,7 @@ class VllmServerEngine:
         """A thread: notice a server that hangs while it has work, which a waiting request would not."""
         every = min(5.0, self.options.hang_timeout_s / 2)
         while not self._closed.wait(every) and server.is_alive:
-            if server.load and not server.is_healthy(self.options.hang_timeout_s):
+            if server.load and not server.is_healthy(self.options.hang_timeout_s, tries=3):
                 self._drop(server, f"no answer to its health check for {self.options.hang_timeout_s:g} s")
 
     def _drop(self, server: Server, why: str) -> None:
@@ -261,7 +261,7 @@ class VllmServerEngine:
         try:
             return act(server)
         except ServerError as error:
-            if server.is_healthy(self.options.hang_timeout_s):
+            if server.is_healthy(self.options.hang_timeout_s, tries=3):
                 raise RunError(f"{error}; look at that server's log. {RESUME_HINT}") from error
             self._drop(server, str(error))
             return None
@@ -339,11 +339,11 @@ class VllmServerEngine:
     def pause(self) -> None:
         """Stop all servers before the next token, and return once no token is in the making. Requests are kept."""
         self._paused = True
-        self._everywhere(lambda server: server.call("POST", "/pause?mode=keep", timeout=SLOW))
+        self._everywhere(lambda server: server.call("POST", "/pause?mode=keep", timeout=self.options.hang_timeout_s))
 
     def resume(self) -> None:
         self._paused = False
-        self._everywhere(lambda server: server.call("POST", "/resume", timeout=SLOW))
+        self._everywhere(lambda server: server.call("POST", "/resume", timeout=self.options.hang_timeout_s))
 
     def sleep(self) -> None:
         """Servers have memory of their own."""

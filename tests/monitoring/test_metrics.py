@@ -149,3 +149,19 @@ def test_merging_refuses_two_values_of_one_name():
     assert merge({"a": 1.0}, {"b": 2.0}, {"a": 1.0}) == {"a": 1.0, "b": 2.0}
     with pytest.raises(ValueError, match="'a' is given twice"):
         merge({"a": 1.0}, {"a": 2.0})
+
+
+def test_the_trainers_log_probs_beside_the_samplers_by_hand(completion, group):
+    from assay.monitoring.metrics import trainer_metrics
+
+    first, second = completion(3, 1.0, True, logps=[-1.0, -2.0, -3.0]), completion(2, 0.0, False, logps=[-0.5, -1.5])
+    first.advantage, second.advantage = 0.5, -2.0
+    assert trainer_metrics([first, second]) == {"advantages/max": 0.5, "advantages/min": -2.0}
+    first.tags["old_logps"] = np.array([-1.1, -2.1, -3.1], np.float32)
+    found = trainer_metrics([first, second])
+    assert found["sampling/mismatch_kl"] == pytest.approx(0.1, abs=1e-6)
+    assert found["sampling/logp_correlation"] == pytest.approx(1.0)
+    # Log-probs that hardly vary: rounding decides their correlation, so there is none.
+    flat = completion(3, 1.0, True, logps=[-1e-6, -2e-6, -1e-6])
+    flat.tags["old_logps"] = np.array([-2e-6, -1e-6, -1e-6], np.float32)
+    assert "sampling/logp_correlation" not in trainer_metrics([flat])

@@ -102,3 +102,29 @@ def test_equal_data_has_an_equal_hash_in_any_order():
     prompts = [Prompt(f"p{i}", (i,), {"gold": str(i)}, content_key=f"k{i}") for i in range(3)]
     assert data_hash(prompts) == data_hash(prompts[::-1])
     assert data_hash(prompts) != data_hash([*prompts[:2], Prompt("p2", (2,), {"gold": "9"}, content_key="k2")])
+
+
+def test_an_export_is_compared_with_the_policy_and_the_doctor_reads_it(train, tmp_path):
+    """Of a run whose rows were in memory: its rollouts are enough."""
+    import shutil
+
+    from assay.cli.export import export
+    from assay.monitoring.doctor import diagnose
+    from assay.policy.tiny import save_tiny
+
+    directory = train(learning_rate=5e-2, steps=3)
+    before = diagnose(open_run(directory))
+    assert "assay export" in {item.id: item.needs for item in before.not_checkable}["EV03"]
+    export(directory, tmp_path / "merged", merge=True, which="last", as_json=False)
+    run = open_run(directory)
+    assert run.history.last("export/disagreement") == 0.0
+    assert "EV03" in {item.id for item in diagnose(run).clear}
+    # A model that is not the trained one is told apart.
+    from assay.api.models import disagreement, load_trained
+    from assay.api.session import Session
+    from assay.config.load import load_recipe
+
+    shutil.rmtree(tmp_path / "merged")
+    with Session(load_recipe(directory)) as session:
+        load_trained(session, directory / "model" / "last")
+        assert disagreement(session, save_tiny(tmp_path / "other", seed=7), directory) > 0.5

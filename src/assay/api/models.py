@@ -59,3 +59,30 @@ def load_trained(session: Session, folder: Path) -> None:
         policy.transformer.load_state_dict(trained.state_dict())
     if "engine" in session.__dict__:
         session.engine.push(policy.named_full_weights(), 1)
+
+
+def disagreement(session: Session, folder: Path, run: Path, rows: int = 16, longest: int = 512) -> float:
+    """Share of positions at which the model in `folder` and the session's policy expect another next token.
+
+    Over prompts and answers of the run's newest rollouts, at most `longest` tokens of each; where the run kept none,
+    over a sentence.
+    """
+    import torch
+    import transformers
+
+    from assay.monitoring.store import RolloutStore
+
+    store = RolloutStore(run / "rollouts")
+    kept = store.read(store.steps()[-1], ("prompt_token_ids", "token_ids"))[:rows] if store.steps() else []
+    texts = [[*row["prompt_token_ids"], *row["token_ids"]][:longest] for row in kept]
+    texts = texts or [session.tokenizer("The exported model should expect the same next word.")["input_ids"]]
+    policy = session.policy.eval()
+    exported: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    exported.to(policy.device).eval()
+    different = 0
+    for text in texts:
+        ids = torch.tensor([text], device=policy.device)
+        with torch.no_grad():
+            own, other = (model(input_ids=ids).logits.argmax(-1) for model in (policy.model, exported))
+        different += int((own != other).sum())
+    return different / sum(map(len, texts))

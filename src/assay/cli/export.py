@@ -28,18 +28,33 @@ def export(
     if folder.exists():
         raise InputError(f"{folder} exists; give the name of a folder that does not")
     adapters = (source / ADAPTER).exists()
+    differs: float | None = None
     if merge and adapters:
-        from assay.api.models import load_trained
+        from assay.api.models import disagreement, load_trained
         from assay.api.session import Session
         from assay.config.load import load_recipe
 
         with Session(load_recipe(run)) as session:
             load_trained(session, source)
             save_model(session.policy, session.tokenizer, folder, merged=True)
+            differs = disagreement(session, folder, run)
+        record(run, differs)
     else:
         shutil.copytree(source, folder)
     kind = "adapters" if adapters and not merge else "a whole model"
     if as_json:
-        print_json({"from": str(source), "to": str(folder), "kind": kind})
+        print_json({"from": str(source), "to": str(folder), "kind": kind, "disagreement": differs})
     else:
-        print(f"{folder}: {kind} from {source}")
+        checked = "" if differs is None else f"; it expects another next token at {differs:.1%} of the places tried"
+        print(f"{folder}: {kind} from {source}{checked}")
+
+
+def record(run: Path, differs: float) -> None:
+    """Leave the comparison in the run, where the doctor looks for it (EV03)."""
+    from assay.monitoring.history import read_metrics
+    from assay.monitoring.store import MetricsLog
+
+    steps = read_metrics(run).steps
+    log = MetricsLog(run / "metrics.jsonl")
+    log.append(int(steps[-1]) if len(steps) else 0, {"export/disagreement": differs})
+    log.close()

@@ -13,6 +13,8 @@ import numpy as np
 from assay.records import Completion, Finish, Group, Outcome
 
 NGRAM = 4
+# Standard deviation in nats below which a correlation of log-probs says nothing.
+VARIED = 0.1
 # Outcomes that say something about the verifier rather than about the answer.
 VERIFIER_OUTCOMES = (Outcome.UNPARSABLE, Outcome.ERROR, Outcome.TIMEOUT)
 
@@ -39,6 +41,7 @@ def rollout_metrics(
     metrics |= group_metrics(groups, decoupled)
     metrics |= verifier_metrics(completions)
     metrics |= sampler_metrics(completions)
+    metrics |= trainer_metrics(completions)
     metrics |= tag_metrics(completions)
     if policy_version is not None:
         metrics |= staleness_metrics(completions, policy_version)
@@ -142,6 +145,30 @@ def sampler_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     metrics = {"sampling/missing_frac": float(1 - finite.mean())}
     if finite.any():
         metrics["sampling/entropy"] = float(-flat[finite].mean(dtype=np.float64))
+    return metrics
+
+
+def trainer_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """What the update left: `advantages/max` and `/min`, and how the trainer's log-probs go with the sampler's.
+
+    `sampling/logp_correlation` is Pearson's over trained tokens; absent where log-probs hardly vary, since rounding
+    alone would then decide it. `sampling/mismatch_kl` (nats) is the mean of sampler minus trainer, the k1 estimate of
+    KL(sampler || trainer).
+    """
+    advantages = [completion.advantage for completion in completions]
+    metrics = {"advantages/max": max(advantages), "advantages/min": min(advantages)} if any(advantages) else {}
+    kept = [item for item in completions if "old_logps" in item.tags and len(item.segments) == 1]
+    if not kept:
+        return metrics
+    sampled = np.concatenate([item.segments[0].sampling_logps[item.segments[0].loss_mask] for item in kept])
+    trained = np.concatenate([item.tags["old_logps"] for item in kept])
+    both = np.isfinite(sampled) & np.isfinite(trained)
+    sampled, trained = sampled[both].astype(np.float64), trained[both].astype(np.float64)
+    if not len(sampled):
+        return metrics
+    metrics["sampling/mismatch_kl"] = float((sampled - trained).mean())
+    if min(sampled.std(), trained.std()) > VARIED:
+        metrics["sampling/logp_correlation"] = float(np.corrcoef(sampled, trained)[0, 1])
     return metrics
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assay.monitoring.doctor.case import Case, TooEarly
+from assay.monitoring.doctor.case import Case, NotCheckable, TooEarly
 from assay.monitoring.doctor.finding import Finding
 from assay.monitoring.doctor.rule import rule
 from assay.monitoring.doctor.statistics import linear_fit
@@ -18,6 +18,11 @@ RETOKENISED = ("sampling/retokenised_frac", "tools/retokenised_frac")
 
 @rule("MM04", "tokens that were never sampled")
 def retokenised(case: Case) -> Finding | None:
+    if not any(case.has(name) for name in RETOKENISED):
+        raise NotCheckable(
+            f"needs {RETOKENISED[0]}; runs of assay carry token ids and never tokenise a history again, other trainers "
+            "may log it"
+        )
     name = case.first_of(*RETOKENISED)
     rate = case.rate(name)
     if rate.value == 0:
@@ -157,6 +162,10 @@ def stale(case: Case) -> Finding | None:
 
 @rule("AS02", "groups that are thrown away as too old")
 def dropped(case: Case) -> Finding | None:
+    if not case.has("staleness/dropped_frac"):
+        raise NotCheckable(
+            "needs staleness/dropped_frac; runs of assay bound the age before they write and drop no group for it"
+        )
     rate = case.rate("staleness/dropped_frac", "groups/count")
     if rate.low <= case.thresholds.dropped:
         return None

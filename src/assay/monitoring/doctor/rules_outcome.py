@@ -216,7 +216,9 @@ def plateau(case: Case) -> Finding | None:
 
 @rule("EV03", "an export that is not the policy")
 def export(case: Case) -> Finding | None:
-    name = case.first_of("export/disagreement")
+    name = "export/disagreement"
+    if not case.has(name):
+        raise NotCheckable(f"needs {name}, which `assay export RUN DIR --merge` measures and adds to the run")
     if case.recent(name) <= 0.01:
         return None
     return Finding(

@@ -142,7 +142,7 @@ def spikes(case: Case) -> Finding | None:
     size = case.fact("num_generations")
     largest = None
     if case.has("advantages/max") and size:
-        worst = float(np.max(case.history.series("advantages/max")[1]))
+        worst = max(float(np.abs(case.history.series(name)[1]).max()) for name in case.history.matching("advantages/m"))
         largest = worst if worst > 3 * math.sqrt(size) else None
     if not len(spiked) and largest is None:
         return None

@@ -65,7 +65,12 @@ class Session:
     @property
     def longest_prompt(self) -> int | None:
         """Prompt tokens that the model's context leaves beside a completion."""
-        context = getattr(self.policy.config, "max_position_embeddings", None)
+        rollout = self.config.rollout
+        limits = [
+            getattr(self.policy.config, "max_position_embeddings", None),
+            None if rollout.engine == "transformers" else rollout.vllm.max_model_len,
+        ]
+        context = min((limit for limit in limits if limit is not None), default=None)
         if context is None:
             return None
         room = context - self.config.rollout.max_completion_length

@@ -269,13 +269,14 @@ def test_memory_is_counted_by_the_larger_phase(evidence):
     prompt = len(evidence.groups[0].prompt.token_ids)
     parts = memory_parts(evidence)
     assert parts["weights, engine and libraries"] == 1.0
-    assert parts["gradients and optimiser"] == pytest.approx(12e6 / 2**30)
-    assert parts["activations"] == pytest.approx((64 * (prompt + 24) + 1) / 1024)
+    assert parts["optimiser"] == pytest.approx(8e6 / 2**30)
+    assert parts["activations and gradients"] == pytest.approx(1.2 * (64 * (prompt + 24) + 1) / 1024)
+    assert parts["logits"] == pytest.approx(72 / 1024)
     evidence.footprint = {**evidence.footprint, "kept_per_token": 0.0}
     parts = memory_parts(evidence)
     assert parts["keys and values"] == pytest.approx(4 * (prompt + 8 * 64) / 16 / 1024)
     assert parts["logits"] == pytest.approx(32 * 49_152 * 4 * 3 / 2**30)
     evidence.facts.update({"prompts_per_step": 64, "optimizer": "adamw_8bit", "kv_cache_gib": 0.5})
     parts = memory_parts(evidence)
-    assert parts["gradients and optimiser"] == pytest.approx(6e6 / 2**30)
+    assert parts["optimiser"] == pytest.approx(2e6 / 2**30)
     assert parts["keys and values"] == 0.5

@@ -11,6 +11,10 @@ from assay.monitoring.preflight.evidence import Evidence
 
 GIB = 2**30
 FEW_PROMPTS, FEW_STEPS = 500, 300
+# What backward holds beside the kept activations while it runs; measured on SmolLM2 in float32 and bfloat16.
+BACKWARD_SLACK = 1.2
+# Three arrays of a chunk of logits (assay.policy.head).
+HEAD_BYTES = 3 * 24 * 2**20
 # (lowest, highest) learning rate that is usual; LoRA wants about ten times that of full fine-tuning.
 USUAL_RATES = {True: (1e-6, 2e-4), False: (1e-7, 1e-5)}
 
@@ -40,7 +44,7 @@ def estimate(evidence: Evidence) -> Estimate:
 
 
 def memory_parts(evidence: Evidence) -> dict[str, float] | None:
-    """What is loaded, gradients and moments, and the larger of writing and training; the process's peak in GiB."""
+    """What is loaded, the optimiser's moments, and the larger of writing and training; the process's peak in GiB."""
     measured, facts = evidence.footprint, evidence.facts
     if measured is None or evidence.trainable is None or not evidence.groups:
         return None
@@ -55,13 +59,13 @@ def memory_parts(evidence: Evidence) -> dict[str, float] | None:
     drawing = in_round * generations * (evidence.vocabulary or 0) * 4 * 3
     tokens = min(int(facts.get("token_budget") or 8192), prompts * (prompt + generations * written))
     kept = tokens * measured["kept_per_token"] + measured["kept_anyway"]
-    moments = 2 if "8bit" in str(facts.get("optimizer")) else 8
-    phases = {"writing": {"keys and values": caches, "logits": drawing}, "training": {"activations": kept}}
-    larger = max(phases.values(), key=lambda parts: sum(parts.values()))
+    # Gradients appear as activations go.
+    busy = max(BACKWARD_SLACK * kept, evidence.trainable * 4)
+    phases = ({"keys and values": caches, "logits": drawing}, {"activations and gradients": busy, "logits": HEAD_BYTES})
     parts = {
         "weights, engine and libraries": measured["loaded"],
-        "gradients and optimiser": evidence.trainable * (4 + moments),
-        **larger,
+        "optimiser": evidence.trainable * (2 if "8bit" in str(facts.get("optimizer")) else 8),
+        **max(phases, key=lambda phase: sum(phase.values())),
     }
     return {name: size / GIB for name, size in parts.items()}
 

@@ -22,7 +22,7 @@ from assay.rollouts.canary import prove
 from assay.rollouts.options import RolloutOptions
 from assay.rollouts.protocol import Request, Sampling, generate
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 KINDS = [("tied", True), ("tied", False), ("untied", False)]
 ROLLOUT = RolloutOptions(engine="vllm", kv_cache_gib=0.1)

@@ -30,7 +30,7 @@ from assay.rollouts.options import RolloutOptions
 from assay.rollouts.protocol import Request, Sampling, generate
 from assay.rollouts.vllm_options import VllmOptions
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")

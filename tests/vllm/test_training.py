@@ -11,7 +11,7 @@ from vllm_helpers import free_ports, kill_server, serving
 
 from assay.errors import RunError
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2000)]
 
 ROWS = [
     {"question": f"Say {word}.", "answer": word}
@@ -90,3 +90,16 @@ def test_a_run_whose_server_dies_goes_on_where_its_checkpoint_is(folder_of, tmp_
     assert [line["step"] for line in result.metrics() if "grad_norm" in line] == [1, 2, 3, 4, 5]
     for line in updates(result):
         assert line["sampling/sampling_logp_difference/max"] < 1e-4
+
+
+def test_a_run_that_writes_ahead_is_never_staler_than_it_may_be(folder_of, tmp_path):
+    import assay
+
+    with serving(folder_of("tied"), tmp_path) as [(url, _)]:
+        keys = settings(folder_of("tied"), tmp_path, steps=6, max_completion_length=24)
+        keys |= {"engine": "vllm-server", "rollout.vllm.urls": [url], "rollout.max_staleness": 1}
+        result = assay.train(**keys)
+    assert result.summary["steps"] == 6
+    stalest = [line["staleness/max"] for line in result.metrics() if "staleness/max" in line]
+    assert len(stalest) == 6
+    assert max(stalest) == 1, "nothing was written ahead, or it was too old"

@@ -139,7 +139,7 @@ def serving(folder, where, *, count=1, port=None, lora=True):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         servers = json.loads(read_json(process.stdout))
-        wait_for(lambda: "Ready." in Path(log.name).read_text(), 280, process, log.name)
+        wait_for(lambda: "Ready." in Path(log.name).read_text(), 600, process, log.name)
         yield [(server["url"], server["pid"]) for server in servers]
     finally:
         process.send_signal(signal.SIGTERM)

@@ -264,8 +264,8 @@ def test_the_command_on_a_tiny_model(recipe):
 
 
 def test_memory_is_counted_by_the_larger_phase(evidence):
-    """4 prompts x 8 answers of 3 tokens. By hand: training keeps 16 MiB a token and 1 MiB; writing has caches for 64 tokens
-    an answer and three arrays of 32 x 49,152 floats."""
+    """4 prompts x 8 answers of 3 tokens. By hand: training keeps 16 MiB a token and 1 MiB; writing has caches for 64
+    tokens an answer and three arrays of 32 x 49,152 floats."""
     prompt = len(evidence.groups[0].prompt.token_ids)
     parts = memory_parts(evidence)
     assert parts["weights, engine and libraries"] == 1.0

@@ -92,7 +92,7 @@ def test_a_stopped_command_goes_on_to_the_same_bits(tmp_path, tiny_folder, how, 
         "model": {"path": str(tiny_folder("llama")), "dtype": "float32", "lora": False},
         "data": {"format": "text", "heldout_size": 0},
         "rewards": ["exact_match"],
-        "sft": {"epochs": 60, "batch_size": 4, "learning_rate": 0.003, "checkpoint_every": 4},
+        "sft": {"epochs": 30, "batch_size": 4, "learning_rate": 0.003, "checkpoint_every": 4},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
@@ -121,7 +121,7 @@ def test_a_stopped_command_goes_on_to_the_same_bits(tmp_path, tiny_folder, how, 
     whole, killed = (weights(tmp_path / name / "model") for name in ("whole", "killed"))
     assert all(torch.equal(whole[name], killed[name]) for name in whole)
     steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, 121))
+    assert steps == list(range(1, 61))
 
 
 def test_rejection_sampling_from_a_run(tmp_path, tiny_folder):

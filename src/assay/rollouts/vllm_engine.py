@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import shutil
 import tempfile
@@ -22,10 +23,12 @@ from assay.records import Completion
 from assay.rollouts.options import RolloutOptions
 from assay.rollouts.protocol import Request
 from assay.rollouts.vllm_command import CPU_BLOCK, WORKER
-from assay.rollouts.vllm_options import installed_version
+from assay.rollouts.vllm_options import SLOW_ADAPTERS, installed_version
 from assay.rollouts.vllm_requests import check_request, completion, lora_rank, probe_params, sampling_params
 from assay.rollouts.vllm_weights import Recorded, Weights, adapter_digests, check_version, compare, tied_head
 from assay.rollouts.vllm_worker import ADAPTER_ID, ADAPTER_NAME
+
+logger = logging.getLogger(__name__)
 
 
 class VllmEngine:
@@ -76,6 +79,8 @@ class VllmEngine:
         installed_version()
         adapters = policy.has_adapters and rollout.vllm.adapters
         on_cpu = policy.device.type == "cpu"
+        if adapters and on_cpu:
+            logger.warning(SLOW_ADAPTERS)
         settings = llm_settings(policy, rollout, adapters)
         engine = cls(
             start_llm(settings),

@@ -18,6 +18,8 @@ SUPPORTED = {
 }
 END = "0.33"
 
+SLOW_ADAPTERS = "vLLM has no fast kernels for adapters on a CPU: rollout.vllm.adapters=false is several times faster"
+
 
 @dataclass(frozen=True)
 class VllmOptions:

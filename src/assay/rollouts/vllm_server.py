@@ -22,7 +22,7 @@ from assay.ranks import Ranks
 from assay.records import Completion
 from assay.rollouts.protocol import Request
 from assay.rollouts.vllm_http import SLOW, Server, ServerError, check_model, made
-from assay.rollouts.vllm_options import VllmOptions
+from assay.rollouts.vllm_options import SLOW_ADAPTERS, VllmOptions
 from assay.rollouts.vllm_requests import check_request, probe_params, sampling_params
 from assay.rollouts.vllm_sync import Transfer, choose_transfer
 from assay.rollouts.vllm_weights import Weights, check_base, check_version, compare, tied_head
@@ -115,6 +115,8 @@ class VllmServerEngine:
                 # What an earlier run left behind when it was killed.
                 server.call("POST", "/abort_requests", {})
                 server.call("POST", "/resume")
+        if adapters and servers[0].facts["device"] == "cpu":
+            tell(SLOW_ADAPTERS)
         dtype, head = getattr(torch, servers[0].facts["dtype"]), tied_head(policy.transformer)
         for server in servers if adapters else ():
             check_base(policy.named_full_weights(), dtype, head, server.rpc("assay_digests"), server.url)

@@ -146,3 +146,13 @@ def test_functions_are_stored_by_name():
 
     config = build_config({"rewards": [my_reward]})
     assert plain(config)["rewards"]["functions"][0]["fn"].endswith("my_reward")
+
+
+def test_a_key_that_an_older_version_did_not_have_was_at_its_default(tmp_path):
+    config = build_config(BASE)
+    stored = plain(config)
+    del stored["train"]["weight_decay"], stored["sft"]
+    check_resume(stored, config, tmp_path)
+    changed = build_config(BASE | {"train": {"weight_decay": 0.1}})
+    with pytest.raises(InputError, match=r"began with train\.weight_decay=0\.0, now 0\.1"):
+        check_resume(stored, changed, tmp_path)

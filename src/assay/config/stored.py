@@ -15,7 +15,7 @@ import yaml
 
 from assay.config.load import plain
 from assay.config.schema import RunConfig
-from assay.config.tree import Tree, read_yaml
+from assay.config.tree import Tree, merge, read_yaml
 from assay.errors import InputError
 
 EXTRA_SECTIONS = ("measured", "provenance")
@@ -49,7 +49,11 @@ def read_stored(path: Path) -> tuple[Tree, dict[str, Any]]:
 
 
 def check_resume(stored: Tree, config: RunConfig, where: Path, may_change: Sequence[str] = MAY_CHANGE) -> None:
-    """Raise InputError if a key that the run depends on differs from what it began with."""
+    """Raise InputError if a key that the run depends on differs from what it began with.
+
+    A key that the version which began the run did not have counts as left at its default.
+    """
+    stored = merge(plain(RunConfig()), stored)
     changed = [
         (key, old, new)
         for key, old, new in differences(stored, plain(config))

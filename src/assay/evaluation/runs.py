@@ -101,7 +101,7 @@ def _varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def _label(runs: Sequence[Run], varying: Sequence[str]) -> str:
     """`loss_type=grpo, scale_rewards=none`; the run's name where nothing, or too much, differs."""
     run = runs[0]
-    if not varying or not run.config or len(varying) > 6:
+    if not varying or not run.config or len(varying) > 2:
         return _stem([run.name for run in runs])
     last = [key.rpartition(".")[2] for key in varying]
     shown = [short if last.count(short) == 1 else key for key, short in zip(varying, last, strict=True)]

@@ -86,14 +86,20 @@ class Server:
 
     def is_healthy(self, timeout: float, tries: int = 1) -> bool:
         """Whether the server answers its health check within `timeout` seconds, asked `tries` times on the way."""
-        for _ in range(tries):
+        each, stale = timeout / tries, 3
+        while tries > 0:
             begin = time.monotonic()
             try:
-                self.call("GET", "/health", timeout=timeout / tries)
+                self.call("GET", "/health", timeout=each)
             except ServerError as error:
+                # Servers close connections that were idle for some seconds, just as a call may take one up again.
+                if stale and isinstance(error.__cause__, urllib3.exceptions.ProtocolError):
+                    stale -= 1
+                    continue
                 # No connection and an error answer are certain; silence may be a busy machine.
-                if error.status is not None or time.monotonic() - begin < 0.5 * timeout / tries:
+                if error.status is not None or time.monotonic() - begin < 0.5 * each:
                     return False
+                tries -= 1
                 continue
             return True
         return False

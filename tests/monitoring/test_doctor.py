@@ -39,6 +39,7 @@ def test_a_healthy_run_raises_no_alarm(seed, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_over_seeds_nine_in_ten_causes_first_and_healthy_runs_silent(tmp_path):
     alarms = [seed for seed in range(20) if doctor(simulate(healthy(seed)), tmp_path / f"h{seed}").alarming]
     assert len(alarms) <= 1, alarms

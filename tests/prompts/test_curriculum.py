@@ -125,6 +125,21 @@ def test_tasks_get_their_shares_in_every_part_of_the_draws(make_prompts):
             build(prompts, task_weights=weights)
 
 
+def test_without_shares_the_policy_leaves_a_task_without_signal(make_prompts, make_group):
+    prompts = make_prompts(30, "hopeless", "h") + make_prompts(20, "fair", "f")
+    free, shared = build(prompts, "thompson"), build(prompts, "thompson", task_weights={"hopeless": 3, "fair": 2})
+    parts = []
+    for curriculum in (free, shared):
+        drawn = []
+        for _ in range(60):
+            batch = curriculum.draw(4)
+            curriculum.observe([make_group(prompt, *((4, 4) if prompt.task == "fair" else (0, 8))) for prompt in batch])
+            drawn += [prompt.task for prompt in batch]
+        parts.append(drawn[80:].count("fair") / len(drawn[80:]))
+    assert parts[1] == pytest.approx(0.4, abs=0.01)
+    assert parts[0] > 0.75
+
+
 def test_metrics_by_task_by_hand(make_prompts, make_group):
     a, b = make_prompts(2, "a", "a"), make_prompts(2, "b", "b")
     curriculum = build(a + b)

@@ -16,15 +16,17 @@ from assay.prompts.options import CurriculumOptions
 from assay.prompts.selection import Selector, View, load_selector
 from assay.records import Group, Prompt
 
+ALL_TASKS = "all tasks"
+
 
 class Curriculum:
     """Draws prompts from a pool by task shares and a selection policy, and learns from the scored groups.
 
     `prompts` is the training pool. `num_generations` (G) only serves the forecast of mixed groups. `task_weights` are
-    shares of draws by task (None: by number of prompts). A draw holds no prompt twice unless the task has fewer prompts
-    than its share of the draw: then they repeat, each repetition being a group of its own. Nothing here waits for a
-    prompt to be informative, so a solved or an impossible pool cannot hang a run: it is drawn from as before, the
-    longest unseen prompts first, and `note` says so.
+    shares of draws by task; without them the policy chooses among all prompts, whatever their task. A draw holds no
+    prompt twice unless there are fewer prompts than were asked for: then they repeat, each repetition being a group of
+    its own. Nothing here waits for a prompt to be informative, so a solved or an impossible pool cannot hang a run: it
+    is drawn from as before, the longest unseen prompts first, and `note` says so.
 
     Rows with columns `assay_right` and `assay_wrong` (from `assay filter`) start from those counts. A row's
     `assay_weight` below 1 is the chance that it may be chosen in a draw, until its answers have been seen to differ;
@@ -50,14 +52,16 @@ class Curriculum:
         self.slots = self.beliefs.slots(prompt.content_key for prompt in self.prompts)
         self.seed_beliefs()
         self.in_pool = {prompt.content_key for prompt in self.prompts}
+        tasks = dict.fromkeys(prompt.task for prompt in self.prompts)
+        self.stream_of = {task: task if task_weights else ALL_TASKS for task in tasks}
         members: dict[str, list[int]] = defaultdict(list)
         for position, prompt in enumerate(self.prompts):
-            members[prompt.task].append(position)
-        self.streams = {task: Stream(self, np.array(positions)) for task, positions in members.items()}
-        self.weights = shares(task_weights or {task: len(positions) for task, positions in members.items()}, members)
+            members[self.stream_of[prompt.task]].append(position)
+        self.streams = {name: Stream(self, np.array(positions)) for name, positions in members.items()}
+        self.weights = shares(task_weights or {ALL_TASKS: 1.0}, members)
         self.credits = dict.fromkeys(self.weights, 0.0)
         self.draws = 0
-        self.task_counts = {task: TaskCounts() for task in members}
+        self.task_counts = {task: TaskCounts() for task in tasks}
 
     def seed_beliefs(self) -> None:
         for prompt in self.prompts:
@@ -66,22 +70,22 @@ class Curriculum:
                 self.beliefs.seed(prompt.content_key, float(right or 0), float(wrong or 0))
 
     def draw(self, n: int, avoid: Collection[str] = ()) -> list[Prompt]:
-        """The next `n` prompts, always exactly n; tasks alternate so that any part of the draw has their shares.
+        """The next `n` prompts, always exactly n; weighted tasks alternate: any part of the draw has their shares.
 
         `avoid` holds content keys that come last in line, such as those of a batch that is being refilled.
         """
         turns = []
         for _ in range(n):
-            for task, weight in self.weights.items():
-                self.credits[task] += weight
-            task = max(self.credits, key=lambda name: self.credits[name])
-            self.credits[task] -= 1.0
-            turns.append(task)
+            for name, weight in self.weights.items():
+                self.credits[name] += weight
+            name = max(self.credits, key=lambda name: self.credits[name])
+            self.credits[name] -= 1.0
+            turns.append(name)
         chosen = {
-            task: iter(self.streams[task].draw(turns.count(task), self.draws, avoid)) for task in dict.fromkeys(turns)
+            name: iter(self.streams[name].draw(turns.count(name), self.draws, avoid)) for name in dict.fromkeys(turns)
         }
         self.draws += 1
-        return [self.prompts[next(chosen[task])] for task in turns]
+        return [self.prompts[next(chosen[name])] for name in turns]
 
     def observe(self, groups: Sequence[Group]) -> None:
         """Learn from scored groups; completions without a verdict (`correct` None) do not count either way.
@@ -100,10 +104,10 @@ class Curriculum:
             self.beliefs.observe(key, right, wrong, self.draws)
             self.task_counts[group.prompt.task].add(group, right, wrong)
             if right + wrong:
-                seen[group.prompt.task].append((right, wrong))
-        for task, counts in seen.items():
+                seen[self.stream_of[group.prompt.task]].append((right, wrong))
+        for name, counts in seen.items():
             right_counts, wrong_counts = np.array(counts).T
-            self.streams[task].selector.observe(right_counts, wrong_counts)
+            self.streams[name].selector.observe(right_counts, wrong_counts)
 
     def forecast(self, prompts: Sequence[Prompt]) -> float:
         """Expected share of mixed groups when each of these prompts gets one group of G."""
@@ -135,7 +139,7 @@ class Curriculum:
         if seen.any():
             found |= {f"curriculum/pass_rate_{bin}0": float(count) for bin, count in enumerate(self.histogram())}
             found["curriculum/mean_pass_rate"] = float(self.rates[seen].mean())
-        if len(self.streams) > 1:
+        if len(self.task_counts) > 1:
             for task, counts in self.task_counts.items():
                 found |= {f"tasks/{task}/{name}": value for name, value in counts.means().items()}
         self.task_counts = {task: TaskCounts() for task in self.task_counts}
@@ -165,7 +169,8 @@ class Curriculum:
 
     def fingerprint(self) -> str:
         """Identity of the pool and policy; positions in a saved state mean something only where it is the same."""
-        text = "\n".join([self.options.policy, *(prompt.content_key for prompt in self.prompts)])
+        names = [self.options.policy, *self.streams]
+        text = "\n".join([*names, *(prompt.content_key for prompt in self.prompts)])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,7 +179,7 @@ class Curriculum:
             "draws": self.draws,
             "beliefs": self.beliefs.state_dict(),
             "credits": dict(self.credits),
-            "streams": {task: stream.state_dict() for task, stream in self.streams.items()},
+            "streams": {name: stream.state_dict() for name, stream in self.streams.items()},
             "task_counts": {task: counts.state_dict() for task, counts in self.task_counts.items()},
         }
 
@@ -190,13 +195,14 @@ class Curriculum:
             warnings.warn("the training pool or policy changed: known counts stay, epochs start anew", stacklevel=2)
             return
         self.credits = dict(state["credits"])
-        for task, stream in self.streams.items():
-            stream.load_state_dict(state["streams"][task])
-            self.task_counts[task].load_state_dict(state["task_counts"][task])
+        for name, stream in self.streams.items():
+            stream.load_state_dict(state["streams"][name])
+        for task, counts in self.task_counts.items():
+            counts.load_state_dict(state["task_counts"][task])
 
 
 class Stream:
-    """The prompts of one task and the policy that orders them. Positions are indices into the pool."""
+    """The prompts of one task, or of all, and the policy that orders them. Positions are indices into the pool."""
 
     def __init__(self, curriculum: Curriculum, positions: np.ndarray) -> None:
         self.beliefs = curriculum.beliefs

@@ -52,7 +52,8 @@ class SourceOptions:
         str | None, "Name under which this source's metrics appear and by which verifiers know its rows."
     ] = None
     weight: Annotated[
-        float | None, "Share of generation in a mixture; by default in proportion to the number of prompts."
+        float | None,
+        "Share of generation in a mixture; without shares the curriculum looks for signal in all sources alike.",
     ] = None
     template: Annotated[
         str | None, "Text of the prompt with {column} placeholders, if no column holds it ready-made."

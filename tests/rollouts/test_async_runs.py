@@ -32,8 +32,11 @@ def threads_of_a_run():
 def run(background, tiny_folder, tmp_path, monkeypatch):
     """`run(**keys)`: a run with `engine` (by default a quick one) in place of a server; its directory."""
 
+    servers = []
+
     def start(server=None, **keys):
         server = server or background.BackgroundEngine()
+        servers.append(server)
         monkeypatch.setattr("assay.api.session.build_engine", lambda *_: server)
         settings = {
             "model": str(tiny_folder("llama")), "dataset": ROWS, "rewards": [letters], "preset": "grpo", "name": "run",
@@ -43,7 +46,9 @@ def run(background, tiny_folder, tmp_path, monkeypatch):
         }  # fmt: skip
         return assay.train(**(settings | keys))
 
-    return start
+    yield start
+    for server in servers:
+        server.close()
 
 
 def rows_of(directory):

@@ -99,13 +99,14 @@ class SharedEngine:
     def cancel(self, handles: Iterable[int]) -> None:
         """Forget requests of any caller; their futures are cancelled."""
         handles = list(handles)
+        # Forgotten before the engine forgets them: else the thread would take them for lost.
+        with self.changed:
+            answers = [self.open.pop(handle) for handle in handles if handle in self.open]
         self.engine.cancel(handles)
         for handle in handles:
             self.own.pop(handle, None)
-            with self.changed:
-                answer = self.open.pop(handle, None)
-            if answer is not None:
-                answer.cancel()
+        for answer in answers:
+            answer.cancel()
 
     def push(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         self.engine.push(weights, version)

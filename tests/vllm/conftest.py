@@ -13,10 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vllm_helpers import SIZES
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "vllm: needs vLLM in this environment (tests/vllm/install.sh)")
-
-
 def pytest_collection_modifyitems(items):
     if find_spec("vllm") is not None:
         return

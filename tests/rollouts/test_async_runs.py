@@ -23,9 +23,19 @@ def slow_letters(completions, **kwargs):
     return letters(completions)
 
 
+EARLIER = set()
+
+
+@pytest.fixture(autouse=True)
+def earlier_threads():
+    """Other tests of this process may have left threads behind, such as a reward that was given up."""
+    EARLIER.clear()
+    EARLIER.update(threading.enumerate())
+
+
 def threads_of_a_run():
     names = ("assay-", "engine-of-a-test")
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
+    return [thread.name for thread in set(threading.enumerate()) - EARLIER if thread.name.startswith(names)]
 
 
 @pytest.fixture

@@ -55,8 +55,10 @@ def keep_token_values(completions: Sequence[Completion], logps: torch.Tensor, en
     What an earlier pass left stays: it saw the policy that wrote the tokens.
     """
     for name, values in (("old_logps", logps), ("entropies", entropies)):
-        table = None if values is None else values.detach().float().cpu().numpy()
-        for row, completion in enumerate(completions if table is not None else ()):
+        if values is None:
+            continue
+        table = values.detach().float().cpu().numpy()
+        for row, completion in enumerate(completions):
             authored = only_segment(completion).loss_mask
             completion.tags.setdefault(name, table[row, : len(authored)][authored])
 

@@ -141,8 +141,10 @@ def weights_vanish(case: Case) -> Finding | None:
 @rule("AS01", "data that is too old")
 def stale(case: Case) -> Finding | None:
     now = case.recent("staleness/mean")
-    limit = case.fact("max_staleness")
-    if now < 1.5 and not (limit and now >= 0.9 * float(limit)):
+    # Ages are in updates, `rollout.max_staleness` in rounds.
+    updates = int(case.fact("steps_per_generation") or 1) * int(case.fact("num_iterations") or 1)
+    limit = updates * int(case.fact("max_staleness") or 0)
+    if now < 1.5 and not (limit and now >= 0.9 * limit):
         return None
     gap = next((name for name in (GAP, "sampling/mismatch_kl", "clip_ratio/region_mean") if case.has(name)), None)
     if gap is None or not (case.trend(gap, whole=True).rises() and case.recent(gap) > 2 * case.early(gap)):
@@ -155,7 +157,7 @@ def stale(case: Case) -> Finding | None:
         + (f" (limit {limit})" if limit else "")
         + f", and {gap} rose {case.trend(gap, whole=True)}",
         "a shallower pipeline, and an objective with a trust region (clipping or a truncated weight)",
-        key="train.steps_per_generation",
+        key="rollout.max_staleness" if limit else "train.steps_per_generation",
         window=case.span("staleness/mean"),
     )
 

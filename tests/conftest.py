@@ -29,3 +29,29 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         return made[key]
 
     return make
+
+
+@pytest.fixture
+def train_tiny(tiny_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., Any]:
+    """Two updates of a tiny model in a fresh run directory; keywords go on top."""
+    import assay
+
+    def start(**keys: Any) -> Any:
+        settings = {
+            "model": str(tiny_folder("llama")),
+            "preset": "grpo",
+            "output_dir": str(tmp_path / "runs"),
+            "name": "r",
+            "num_generations": 4,
+            "max_completion_length": 8,
+            "prompts_per_step": 2,
+            "steps": 2,
+            "learning_rate": 1e-2,
+            "dtype": "float32",
+            "prefix_sharing": True,
+            "lora_rank": 2,
+            "console": "quiet",
+        }
+        return assay.train(**(settings | keys))
+
+    return start

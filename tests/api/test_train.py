@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-import assay
 from assay.errors import InputError, RunError
 
 ROWS = [
@@ -21,31 +20,9 @@ def vowels(completions, **kwargs):
 
 
 @pytest.fixture
-def run(tiny_folder, tmp_path):
+def run(train_tiny):
     """Train a tiny model in a fresh run directory; keywords go on top."""
-
-    def start(**keys):
-        settings = {
-            "model": str(tiny_folder("llama")),
-            "dataset": ROWS,
-            "rewards": [vowels],
-            "preset": "grpo",
-            "output_dir": str(tmp_path / "runs"),
-            "name": "r",
-            "num_generations": 4,
-            "max_completion_length": 8,
-            "prompts_per_step": 2,
-            "steps": 2,
-            "learning_rate": 1e-2,
-            "dtype": "float32",
-            "prefix_sharing": True,
-            "lora_rank": 2,
-            "console": "quiet",
-            "heldout_size": 2,
-        }
-        return assay.train(**(settings | keys))
-
-    return start
+    return lambda **keys: train_tiny(**({"dataset": ROWS, "rewards": [vowels], "heldout_size": 2} | keys))
 
 
 def test_a_run_is_a_directory_with_a_better_model_in_it(run):

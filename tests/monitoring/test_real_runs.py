@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import assay
 from assay.monitoring.sources import open_run
 from assay.monitoring.viewer.query import tokens_of
 
@@ -20,32 +19,10 @@ def vowels(completions, **kwargs):
 
 
 @pytest.fixture
-def train(tiny_folder, tmp_path):
+def train(train_tiny):
     """Train the tiny model; keywords go on top. Returns the run directory."""
-
-    def start(**keys):
-        settings = {
-            "model": str(tiny_folder("llama")),
-            "dataset": ROWS,
-            "rewards": [vowels],
-            "preset": "grpo",
-            "output_dir": str(tmp_path / "runs"),
-            "name": "r",
-            "num_generations": 4,
-            "max_completion_length": 8,
-            "prompts_per_step": 2,
-            "steps": 2,
-            "learning_rate": 1e-2,
-            "dtype": "float32",
-            "prefix_sharing": True,
-            "lora_rank": 2,
-            "console": "quiet",
-            "heldout_size": 0,
-            "checkpoint_every": 1000,
-        }
-        return assay.train(**(settings | keys)).directory
-
-    return start
+    usual = {"dataset": ROWS, "rewards": [vowels], "heldout_size": 0, "checkpoint_every": 1000}
+    return lambda **keys: train_tiny(**(usual | keys)).directory
 
 
 @pytest.mark.parametrize("extra", [{}, {"num_iterations": 2}, {"steps_per_generation": 2}])

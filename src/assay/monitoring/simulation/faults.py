@@ -1,4 +1,4 @@
-"""Faults that users reported, each planted alone into an otherwise healthy world. A table, hence longer than usual."""
+"""Faults that users reported, each planted alone into an otherwise healthy world."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.monitoring.simulation.stream import World, constant
+from assay.monitoring.simulation.stream import World, constant, line
 from assay.records import Group
 
 
@@ -31,40 +31,6 @@ def fault(name: str, expected: str, source: str) -> Callable[[Callable[[World], 
         return plant
 
     return register
-
-
-def healthy(seed: int) -> World:
-    """A healthy run; size, speed, difficulty, rewards and length all vary with the seed."""
-    rng = np.random.default_rng(10_000 + seed)
-    steps = int(rng.choice([60, 100, 150, 250, 400]))
-    length = float(rng.choice([60, 250, 700, 2000]))
-    entropy, falls = rng.uniform(0.25, 0.9), rng.uniform(0.1, 0.5)
-    world = World(
-        seed=seed,
-        steps=steps,
-        prompts=int(rng.choice([8, 16, 32])),
-        group_size=int(rng.choice([6, 8, 16])),
-        skill=float(rng.uniform(-1.2, 0.3)),
-        spread=float(rng.uniform(0.8, 1.8)),
-        gain=float(rng.uniform(1.5, 3.5)) / steps,
-        length=length,
-        cap=int(length * 4),
-        length_sigma=float(rng.uniform(0.25, 0.4)),
-        correct_growth=_line(1.0, float(rng.uniform(0.9, 1.25))),
-        wrong_growth=_line(1.1, float(rng.uniform(1.0, 1.35))),
-        entropy=lambda x: entropy * (1 - falls * x),
-        kl=None if rng.random() < 0.5 else _line(0.001, float(rng.uniform(0.01, 0.2))),
-        gap=constant(float(rng.uniform(0.002, 0.02))),
-        heldout_prompts=int(rng.choice([100, 200, 500])),
-        heldout_every=int(rng.choice([5, 10, 20])),
-    )
-    if rng.random() < 0.4:
-        world = replace(world, weights={"accuracy": 1.0, "format": 0.2}, format_skill=float(rng.uniform(-1, 2)))
-    return world
-
-
-def _line(start: float, end: float) -> Callable[[float], float]:
-    return lambda x: start + (end - start) * x
 
 
 def _exponential(start: float, end: float) -> Callable[[float], float]:
@@ -184,14 +150,14 @@ def truncation_spiral(world: World) -> World:
         learns=False,
         skill=1.0,
         clipped_extra=lambda x: 0.01 + 0.6 * max(0.0, x - 0.3),
-        kl=_line(0.001, 0.3),
+        kl=line(0.001, 0.3),
     )
 
 
 @fault("wrong answers lengthen", "TR03", "grpo aggregation dilutes the penalty of long failures")
 def wrong_lengthen(world: World) -> World:
     return _nothing_learned(
-        world, skill=0.0, wrong_growth=_line(1.05, 2.4), correct_growth=constant(1.0), cap=int(world.length * 12),
+        world, skill=0.0, wrong_growth=line(1.05, 2.4), correct_growth=constant(1.0), cap=int(world.length * 12),
         facts={"objective": {"loss_type": "grpo"}},
     )  # fmt: skip
 
@@ -258,7 +224,7 @@ def advantage_blowup(world: World) -> World:
 
 @fault("accumulation not divided", "OP04", "the loss is summed over micro-batches: steps many times too large")
 def accumulation(world: World) -> World:
-    return _nothing_learned(world, clip=constant(0.35), gradient=constant(4.0), kl=_line(0.05, 0.4))
+    return _nothing_learned(world, clip=constant(0.35), gradient=constant(4.0), kl=line(0.05, 0.4))
 
 
 @fault("learning rate too low", "KL02", "policy pinned to the reference")
@@ -285,7 +251,7 @@ def entropy_collapse(world: World) -> World:
 
 @fault("entropy blow-up", "EN02", "verl: entropy 1 to 2 and evaluation falls under clip-higher")
 def entropy_blowup(world: World) -> World:
-    return _nothing_learned(world, entropy=_line(0.6, 2.2), heldout_skill=lambda skill, x: skill - 2.0 * x)
+    return _nothing_learned(world, entropy=line(0.6, 2.2), heldout_skill=lambda skill, x: skill - 2.0 * x)
 
 
 @fault("KL drift", "KL01", "kl grows without bound while accuracy falls")
@@ -303,7 +269,7 @@ def mismatch_grows(world: World) -> World:
 
 @fault("importance weights vanish", "MM02", "sequence ratio multiplies a gap of 0.012 nats over the tokens")
 def weights_vanish(world: World) -> World:
-    return replace(world, gap=constant(0.012), effective=_line(0.3, 0.05), gain=world.gain / 10)
+    return replace(world, gap=constant(0.012), effective=line(0.3, 0.05), gain=world.gain / 10)
 
 
 @fault("top-p sampling", "MM03", "vLLM: ratio mean equals the kept mass at top_p 0.9")
@@ -321,7 +287,7 @@ def retokenised(world: World) -> World:
 
 @fault("engine never synced", "MM05", "the server keeps the first weights: the gap grows with every update")
 def never_synced(world: World) -> World:
-    return replace(world, gap=_line(0.002, 0.25), gain=world.gain / 4)
+    return replace(world, gap=line(0.002, 0.25), gain=world.gain / 4)
 
 
 @fault("stale asynchronous data", "AS01", "prime-rl: three steps of staleness with an unclipped loss")
@@ -374,7 +340,7 @@ def length_paid(world: World) -> World:
     def pay(correct: np.ndarray, formed: np.ndarray, lengths: np.ndarray, x: float) -> dict[str, np.ndarray]:
         return {"accuracy": correct * 1.0, "effort": np.clip(lengths / (world.length * 2), 0, 1.5)}
 
-    grown = _line(1.0, 2.2)
+    grown = line(1.0, 2.2)
     return _nothing_learned(
         world, pay=pay, weights={"accuracy": 0.3, "effort": 1.0}, correct_growth=grown, wrong_growth=grown,
         cap=int(world.length * 12),
@@ -385,7 +351,7 @@ def length_paid(world: World) -> World:
 def degenerate(world: World) -> World:
     return _nothing_learned(
         world,
-        repetition=_line(0.05, 0.7),
+        repetition=line(0.05, 0.7),
         heldout_skill=lambda skill, x: skill - 0.6 * x,
         text=lambda correct, finished, prompt, rng: "the answer is " * 40,
     )

@@ -25,6 +25,10 @@ def constant(value: float) -> Schedule:
     return lambda x: value
 
 
+def line(start: float, end: float) -> Callable[[float], float]:
+    return lambda x: start + (end - start) * x
+
+
 def at(schedule: Schedule | float, x: float) -> float:
     """The value of a schedule at x; a number is its own schedule."""
     return schedule(x) if callable(schedule) else schedule

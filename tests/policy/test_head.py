@@ -58,6 +58,15 @@ def test_logits_never_exist_at_once(monkeypatch):
     assert max(len(logits) for logits in seen) == 4
 
 
+@pytest.mark.parametrize("vocabulary", [3 * 768, 2 * 768 + 1, 3 * 768 - 1])
+def test_wide_vocabularies_go_by_blocks_and_no_token_is_lost(vocabulary):
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(*s, generator=generator) for s in ((5, 16), (vocabulary, 16)))
+    bias = torch.randn(vocabulary, generator=generator)
+    exact = (hidden.double() @ weight.double().T + bias.double()).float()
+    torch.testing.assert_close(head.head_logits(hidden, weight, bias, LogitRule()), exact, rtol=0, atol=2e-5)
+
+
 def test_float32_logits_of_half_precision_states():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(*s, generator=generator).bfloat16() for s in ((6, 64), (40, 64)))

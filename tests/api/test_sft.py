@@ -12,7 +12,7 @@ import yaml
 
 from assay.api.sft import examples_of_rollouts, fine_tune
 from assay.config.load import build_config
-from assay.errors import InputError
+from assay.errors import InputError, RunError
 from assay.training.sft import IGNORED, Example, collate, newest_checkpoint
 
 
@@ -42,6 +42,19 @@ def test_labels_are_the_answer_and_its_end():
     assert batch["labels"].tolist() == [[IGNORED, IGNORED, 7, 8], [IGNORED, 1, IGNORED, IGNORED]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [9, 1, 0, 0]]
+
+
+def test_a_loss_that_is_not_finite_ends_the_command(tmp_path, tiny_folder):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    broken = shutil.copytree(tiny_folder("llama"), tmp_path / "broken")
+    tensors = load_file(broken / "model.safetensors")
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RunError, match="update 1: the loss is nan; .*lower sft.learning_rate"):
+        fine_tune(config(tmp_path, tiny_folder, model={"path": str(broken)}), rows=ROWS)
 
 
 @pytest.mark.parametrize("lora", [False, True])

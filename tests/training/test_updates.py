@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 import assay
-from assay.errors import RunError
+from assay.errors import InputError, RunError
 from assay.training.options import TrainOptions
 from assay.training.schedule import learning_rate
 
@@ -63,12 +63,26 @@ def test_a_critic_learns_with_the_policy(weights):
     assert trained["value_head.weight"].abs().max() > 0
 
 
-def test_what_is_not_finite_ends_the_run_with_the_batch_in_a_file(weights, tmp_path):
-    with pytest.raises(RunError, match=r"step 2: .*nan-step-2-rank-0\.pt"):
-        weights("nan", rewards=[every_other], preset="grpo", learning_rate=1e30, max_grad_norm=0.0)
-    dump = torch.load(tmp_path / "nan" / "nan-step-2-rank-0.pt", weights_only=True)
-    assert dump["step"] == 2
+@pytest.mark.parametrize(
+    ("step", "reason", "keys"),
+    [
+        # The weights grow to 1e30 in the first step, and the second overflows.
+        (2, "is not finite", {"weight_decay": 1e30}),
+        (1, "left weights that are not finite", {"weight_decay": 1e42}),
+    ],
+)
+def test_what_is_not_finite_ends_the_run_with_the_batch_in_a_file(weights, tmp_path, step, reason, keys):
+    with pytest.raises(RunError, match=rf"step {step}: .*{reason}.*nan-step-{step}-rank-0\.pt"):
+        weights("nan", rewards=[every_other], preset="grpo", learning_rate=1.0, max_grad_norm=0.0, **keys)
+    dump = torch.load(tmp_path / "nan" / f"nan-step-{step}-rank-0.pt", weights_only=True)
+    assert dump["step"] == step
     assert len(dump["tokens"]) == len(dump["row_prompt"])
+    assert not (tmp_path / "nan" / "checkpoints" / f"step-{step}").exists()
+
+
+def test_a_step_size_beyond_all_reason_is_refused():
+    with pytest.raises(InputError, match="learning_rate is 3.0; it must be above 0 and at most 1"):
+        TrainOptions(learning_rate=3.0)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,11 @@ class TrainOptions:
         for name in ("warmup_steps", "weight_decay", "max_grad_norm"):
             if getattr(self, name) < 0:
                 raise InputError(f"train.{name} is {getattr(self, name)}; it must not be negative")
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            raise InputError(f"train.learning_rate is {self.learning_rate}; it must be above 0")
+        if self.learning_rate is not None and not 0 < self.learning_rate <= 1:
+            raise InputError(
+                f"train.learning_rate is {self.learning_rate}; it must be above 0 and at most 1, since AdamW moves a "
+                f"weight by about this much in every step (1e-6 to 1e-3 are usual)"
+            )
 
     @property
     def prompts_per_round(self) -> int:

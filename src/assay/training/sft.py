@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import torch
 import transformers
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from assay.errors import RunError
 from assay.policy import Policy
 from assay.training.sft_options import SftOptions
 
@@ -61,6 +63,7 @@ def fine_tune_policy(
         warmup_steps=options.warmup_steps,
         weight_decay=0.0,
         logging_steps=1,
+        logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=options.checkpoint_every,
         save_total_limit=2,
@@ -98,6 +101,11 @@ class Watch(transformers.TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **rest: Any) -> None:
         names = {"loss": "sft/loss", "grad_norm": "sft/grad_norm", "learning_rate": "sft/learning_rate"}
         found = {name: float(logs[key]) for key, name in names.items() if key in logs} if logs else {}
+        if not math.isfinite(found.get("sft/loss", 0.0)):
+            raise RunError(
+                f"update {state.global_step}: the loss is {found['sft/loss']}; checkpoints before it are whole. Start "
+                "again under another name with a lower sft.learning_rate, or with model.dtype=float32"
+            )
         if "sft/loss" in found:
             self.report(state.global_step, found)
 

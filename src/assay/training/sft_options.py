@@ -32,8 +32,8 @@ class SftOptions:
                 raise InputError(f"sft.{name} is {getattr(self, name)}; it must be above 0")
         if self.warmup_steps < 0:
             raise InputError(f"sft.warmup_steps is {self.warmup_steps}; it must not be negative")
-        if self.learning_rate is not None and self.learning_rate <= 0:
-            raise InputError(f"sft.learning_rate is {self.learning_rate}; it must be above 0")
+        if self.learning_rate is not None and not 0 < self.learning_rate <= 1:
+            raise InputError(f"sft.learning_rate is {self.learning_rate}; it must be above 0 and at most 1")
 
     def peak_learning_rate(self, lora: bool) -> float:
         """The configured step size, or the default for the way of fine-tuning."""

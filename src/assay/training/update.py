@@ -78,6 +78,8 @@ class Updater:
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             raise self.not_finite(window, step, f"the gradient norm is {norm} (loss {metrics.get('loss')})")
         self.apply(learning_rate)
+        if not self.weights_are_finite():
+            raise self.not_finite(window, step, f"a step of size {learning_rate:g} left weights that are not finite")
         return Updated(
             {**metrics, "grad_norm": norm, "learning_rate": learning_rate, "skipped_update": 0.0}, skipped=False
         )
@@ -157,8 +159,13 @@ class Updater:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
+    def weights_are_finite(self) -> bool:
+        """Without this the sampler would write nonsense, no group would differ, and the run would idle to its end."""
+        largest = torch._foreach_norm(self.parameters, math.inf)
+        return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
+
     def not_finite(self, window: Window, step: int, reason: str) -> RunError:
-        """Save what led to a NaN and say where it is; the weights are still those before the update."""
+        """Save what led to a NaN and say where it is."""
         path = self.dump_folder / f"nan-step-{step + 1}-rank-{self.ranks.rank}.pt"
         tensors = {name: value for name, value in vars(window.rows).items() if value is not None}
         batch = {

@@ -58,7 +58,7 @@ def shared_prefix_attention(
         query, key, value = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (query, key, value))
     if kind == "cpu" and dropout == 0.0 and (window is None or window >= layout.longest):
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return structured_attention(query, key, value, layout, scale).transpose(1, 2).contiguous()
+        return structured_attention(query, key, value, layout, scale).transpose(1, 2)
     out = F.scaled_dot_product_attention(
         query,
         key,

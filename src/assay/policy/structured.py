@@ -30,58 +30,68 @@ def structured_attention(
 
 
 class _StructuredAttention(torch.autograd.Function):
-    # Inside, a tensor is [H_kv, R, L, D]: query heads grouped by the key head that they share.
+    # Inside, queries are [L, H_kv, R, D], grouped by the key head that R of them share, and keys and values [L, H_kv, D]:
+    # a token's heads lie together in memory, as the model's projections wrote them, and taking a row copies whole tokens.
 
     @staticmethod
     def forward(
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: SharedPrefix, scale: float
     ) -> torch.Tensor:
-        q, k, v = _grouped(query, key, value)
+        q, k, v = _by_token(query, key.shape[1]), key[0].transpose(0, 1), value[0].transpose(0, 1)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         lse = torch.empty(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
         for start, middle, end in layout.groups:
-            out[:, :, start:middle], lse[:, :, start:middle] = _flash(
-                *_causal_operands(q, k, v, start, middle), 0.0, True, scale=scale
-            )
+            prompt, rows = slice(start, middle), slice(middle, end)
+            own, own_lse = _causal(q[None, prompt], k[None, prompt], v[None, prompt], scale)
+            out[prompt], lse[prompt] = own[0], own_lse[0]
             if end > middle:
-                part, part_lse = _flash(*_prefix_operands(q, k, v, start, middle, end), 0.0, False, scale=scale)
-                out[:, :, middle:end] = part.view(q.shape[0], q.shape[1], end - middle, -1)
-                lse[:, :, middle:end] = part_lse.view(q.shape[0], q.shape[1], end - middle)
+                out[rows], lse[rows] = _on_prompt(q[rows], k[prompt], v[prompt], scale)
         for index, valid in layout.buckets:
-            own, own_lse = _flash(*_row_operands(q, k, v, index), 0.0, True, scale=scale)
-            _merge(out, lse, _ungroup(own, q, index, valid), _ungroup(own_lse, q, index, valid), index[valid])
+            own, own_lse = _causal(*(_take(tensor, index) for tensor in (q, k, v)), scale)
+            _merge(out, lse, _real(own, valid), _real(own_lse, valid), _real(index, valid))
         ctx.layout, ctx.scale = layout, scale
         ctx.save_for_backward(query, key, value, out, lse)
-        return out.view(query.shape)
+        return _by_head(out)
 
     @staticmethod
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
         query, key, value, out, lse = ctx.saved_tensors
-        q, k, v = _grouped(query, key, value)
-        k, v = k[:, 0], v[:, 0]
-        grad = grad_out.reshape(q.shape)
+        q, k, v = _by_token(query, key.shape[1]), key[0].transpose(0, 1), value[0].transpose(0, 1)
+        grad = _by_token(grad_out, key.shape[1])
         asked = _Asked(q, grad, lse, torch.linalg.vecdot(grad.to(lse.dtype), out.to(lse.dtype)))
-        grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        grads = tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
         for start, middle, end in ctx.layout.groups:
             prompt, rows = slice(start, middle), slice(middle, end)
-            keys, values = k[:, prompt], v[:, prompt]
-            parts = causal_backward(asked.map(lambda x: x[:, :, prompt]), keys, values, ctx.scale)  # noqa: B023
-            grad_q[:, :, prompt] = parts[0]
-            grad_k[:, prompt] += parts[1]
-            grad_v[:, prompt] += parts[2]
+            keys, values = k[prompt].transpose(0, 1), v[prompt].transpose(0, 1)
+            parts = causal_backward(asked.map(lambda x: x[prompt].transpose(0, 1)), keys, values, ctx.scale)  # noqa: B023
+            for total, part in zip(grads, parts):
+                total[prompt] += part.transpose(0, 1)
             if end > middle:
-                parts = prefix_backward(asked.map(lambda x: x[:, :, rows]), keys, values, ctx.scale)  # noqa: B023
-                grad_q[:, :, rows] = parts[0]
-                grad_k[:, prompt] += parts[1]
-                grad_v[:, prompt] += parts[2]
+                parts = prefix_backward(asked.map(lambda x: x[rows].transpose(0, 1)), keys, values, ctx.scale)  # noqa: B023
+                for total, part, place in zip(grads, parts, (rows, prompt, prompt)):
+                    total[place] += part.transpose(0, 1)
         for index, valid in ctx.layout.buckets:
-            _row_backward(asked, k, v, ctx.scale, index, valid, (grad_q, grad_k, grad_v))
-        return grad_q.view(query.shape), grad_k[None], grad_v[None], None, None
+            _row_backward(asked, k, v, ctx.scale, index, valid, grads)
+        return _by_head(grads[0]), grads[1].transpose(0, 1)[None], grads[2].transpose(0, 1)[None], None, None
+
+
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """q [n, T, H_kv, R, D] on k and v [n, T, H_kv, D] -> output like q, log-sum-exps [n, T, H_kv, R]."""
+    out, lse = _flash(q.flatten(2, 3).transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), 0.0, True, scale=scale)
+    return out.transpose(1, 2).reshape(q.shape), lse.transpose(1, 2).reshape(q.shape[:-1])
+
+
+def _on_prompt(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """q [T, H_kv, R, D] on all of k and v [P, H_kv, D]. Heads that share a key head become more queries of that head."""
+    folded = q.transpose(0, 1).flatten(1, 2)[:, None]
+    out, lse = _flash(folded, *(x.transpose(0, 1)[:, None] for x in (k, v)), 0.0, False, scale=scale)
+    out, lse = (x[:, 0].unflatten(1, q.shape[::2][:2]).transpose(0, 1) for x in (out, lse))
+    return out, lse
 
 
 class _Asked(NamedTuple):
-    """What backward knows of queries: q and the gradient of their output [N, R, T, D] (R heads share a key head), the
-    log-sum-exp of the scores of *all* keys that a query saw, and grad . output, [N, R, T]."""
+    """What backward knows of queries: q and the gradient of their output [N, T, R, D] (R heads share a key head), the
+    log-sum-exp of the scores of *all* keys that a query saw, and grad . output, [N, T, R]."""
 
     q: torch.Tensor
     grad: torch.Tensor
@@ -92,7 +102,7 @@ class _Asked(NamedTuple):
         return _Asked(function(self.q), function(self.grad), function(self.lse), function(self.delta))
 
 
-Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Gradients = tuple[torch.Tensor, ...]
 
 
 def _row_backward(
@@ -105,16 +115,15 @@ def _row_backward(
     grads: Gradients,
 ) -> None:
     """Add the completions-on-themselves part to the gradients. Padding repeats a real token with zero gradient."""
-    mine = asked.map(lambda x: _by_row(x, index))
+    mine = asked.map(lambda x: _take(x, index))
     if not valid.all():
-        seen = valid[:, None, None, :]
+        seen = valid[:, :, None, None]
         mine = mine._replace(grad=mine.grad * seen[..., None].to(mine.grad.dtype), delta=mine.delta * seen)
-    keys, values = (tensor[:, index].movedim(1, 0).flatten(0, 1) for tensor in (k, v))
-    parts = causal_backward(mine.map(lambda x: x.flatten(0, 1)), keys, values, scale)
-    places = index[valid]
-    grads[0][:, :, places] += _ungroup(parts[0], asked.q, index, valid)
-    for total, part in zip(grads[1:], parts[1:]):
-        total[:, places] += part.unflatten(0, (len(index), k.shape[0])).movedim(0, 1)[:, valid]
+    mine = mine.map(lambda x: x.transpose(1, 2).flatten(0, 1))
+    keys, values = (_take(x, index).transpose(1, 2).flatten(0, 1) for x in (k, v))
+    for total, part in zip(grads, causal_backward(mine, keys, values, scale)):
+        by_row = part.unflatten(0, (len(index), -1)).transpose(1, 2)
+        total.index_add_(0, _real(index, valid), _real(by_row, valid))
 
 
 def causal_backward(asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: float) -> Gradients:
@@ -122,16 +131,16 @@ def causal_backward(asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: floa
 
     Blocks of queries keep the scores that exist at once below `_BLOCK_ELEMENTS`.
     """
-    heads, repeats, length, _ = asked.q.shape
-    grad_q = torch.empty_like(asked.q)
-    grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
+    heads, length, repeats, _ = asked.q.shape
+    grad_q = torch.empty(asked.q.shape, dtype=k.dtype, device=k.device)
+    grad_k, grad_v = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
     step = max(16, _BLOCK_ELEMENTS // (heads * repeats * length))
     for start in range(0, length, step):
         end = min(start + step, length)
-        later = torch.ones(end - start, end - start, dtype=torch.bool, device=k.device).triu(1).repeat(repeats, 1)
-        folded = asked.map(lambda x: x[:, :, start:end].flatten(1, 2))  # noqa: B023
-        parts = _part_backward(folded, k[:, :end], v[:, :end], scale, later)
-        grad_q[:, :, start:end] = parts[0].unflatten(1, (repeats, end - start))
+        later = torch.ones(end - start, end - start, dtype=torch.bool, device=k.device).triu(1)
+        folded = asked.map(lambda x: x[:, start:end].flatten(1, 2))  # noqa: B023
+        parts = _part_backward(folded, k[:, :end], v[:, :end], scale, later.repeat_interleave(repeats, 0))
+        grad_q[:, start:end] = parts[0].unflatten(1, (end - start, repeats))
         grad_k[:, :end] += parts[1]
         grad_v[:, :end] += parts[2]
     return grad_q, grad_k, grad_v
@@ -141,7 +150,7 @@ def prefix_backward(asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: floa
     """`causal_backward` where every query sees every key: k and v [N, K, D]."""
     folded = asked.map(lambda x: x.flatten(1, 2))
     grad_q = torch.empty_like(folded.q)
-    grad_k, grad_v = torch.zeros_like(k), torch.zeros_like(v)
+    grad_k, grad_v = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
     step = max(16, _BLOCK_ELEMENTS // (k.shape[0] * k.shape[1]))
     for start in range(0, grad_q.shape[1], step):
         span = slice(start, start + step)
@@ -153,7 +162,7 @@ def prefix_backward(asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: floa
 
 def _part_backward(
     asked: _Asked, k: torch.Tensor, v: torch.Tensor, scale: float, later: torch.Tensor | None
-) -> Gradients:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries [N, M, D] on keys [N, K, D]; `later` [M, W] says which of the last W keys a query may not see."""
     q, grad, lse, delta = asked
     scaled = q * scale
@@ -171,51 +180,33 @@ def _product(left: torch.Tensor, right: torch.Tensor, minus: torch.Tensor) -> to
     return torch.bmm(left, right.mT).to(minus.dtype).sub_(minus[..., None])
 
 
-def _grouped(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    kv_heads, length, size = key.shape[1:]
-    repeats = query.shape[1] // kv_heads
-    q = query.reshape(kv_heads, repeats, length, size)
-    return q, key[0][:, None].expand(-1, repeats, -1, -1), value[0][:, None].expand(-1, repeats, -1, -1)
+def _by_token(heads: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """[1, H, L, D] -> [L, H_kv, R, D]."""
+    return heads[0].transpose(0, 1).unflatten(1, (kv_heads, -1))
 
 
-def _causal_operands(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, end: int
-) -> tuple[torch.Tensor, ...]:
-    return q[:, :, start:end], k[:, :, start:end], v[:, :, start:end]
+def _by_head(tokens: torch.Tensor) -> torch.Tensor:
+    """[L, H_kv, R, D] -> [1, H, L, D]."""
+    return tokens.flatten(1, 2).transpose(0, 1)[None]
 
 
-def _prefix_operands(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, middle: int, end: int
-) -> tuple[torch.Tensor, ...]:
-    """Heads that share a key head become more queries of that one head."""
-    folded = q[:, :, middle:end].reshape(q.shape[0], 1, -1, q.shape[-1])
-    return folded, k[:, :1, start:middle], v[:, :1, start:middle]
+def _take(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """[L, ...] at index [n, T] -> [n, T, ...]."""
+    return tensor.index_select(0, index.flatten()).unflatten(0, tuple(index.shape))
 
 
-def _row_operands(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    repeats = q.shape[1]
-    shared = (_by_row(tensor[:, :1], index).flatten(0, 1).expand(-1, repeats, -1, -1) for tensor in (k, v))
-    return _by_row(q, index).flatten(0, 1), *shared
-
-
-def _by_row(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """[H_kv, R, L, ...] -> [n, H_kv, R, T, ...] at index [n, T]."""
-    return tensor[:, :, index].movedim(2, 0)
-
-
-def _ungroup(part: torch.Tensor, q: torch.Tensor, index: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """[n * H_kv, R, T, ...] -> [H_kv, R, M, ...] over the M valid places."""
-    return part.unflatten(0, (len(index), q.shape[0])).movedim(0, 2)[:, :, valid]
+def _real(by_row: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """[n, T, ...] -> [M, ...] over the M valid places."""
+    flat = by_row.flatten(0, 1)
+    return flat if valid.all() else flat[valid.flatten()]
 
 
 def _merge(
     out: torch.Tensor, lse: torch.Tensor, own: torch.Tensor, own_lse: torch.Tensor, places: torch.Tensor
 ) -> None:
     """Combine attention over two disjoint sets of keys, in place."""
-    before = lse[:, :, places]
+    before = lse[places]
     total = torch.logaddexp(before, own_lse)
-    mixed = out[:, :, places] * (before - total).exp()[..., None] + own * (own_lse - total).exp()[..., None]
-    out[:, :, places] = mixed.to(out.dtype)
-    lse[:, :, places] = total
+    mixed = out[places] * (before - total).exp()[..., None] + own * (own_lse - total).exp()[..., None]
+    out[places] = mixed.to(out.dtype)
+    lse[places] = total

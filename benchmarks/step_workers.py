@@ -77,7 +77,8 @@ def run_assay(workload: Workload, model: str, dtype: str) -> None:
     from assay.policy import ModelOptions, ScoringBatch, load_policy
     from assay.ranks import Ranks
     from assay.records import Finish
-    from assay.rollouts import Request, Sampling, TransformersEngine, generate
+    from assay.rollouts import Request, Sampling, TransformersEngine, TransformersEngineOptions, generate
+    from assay.rollouts.options import RolloutOptions
     from assay.training.optimizers import build_optimizer
     from assay.training.options import TrainOptions
     from assay.training.rows import Window
@@ -99,7 +100,8 @@ def run_assay(workload: Workload, model: str, dtype: str) -> None:
 
     members: dict[int, int] = {}
     policy = load_policy(ModelOptions(path=model, dtype=dtype))  # type: ignore[arg-type]
-    engine = FixedLengths.from_policy(policy, [])
+    kept = TransformersEngineOptions(keep_outputs_gib=RolloutOptions().keep_outputs_gib)
+    engine = FixedLengths.from_policy(policy, [], kept)
     prompts = prompt_ids(workload, policy.config.vocab_size)
     group_size = len(workload.lengths)
     options = TrainOptions(prompts_per_step=PROMPTS, token_budget=workload.assay_tokens)
@@ -118,11 +120,14 @@ def run_assay(workload: Workload, model: str, dtype: str) -> None:
         meter.wait()
         members.clear()
         sampling = Sampling(max(workload.lengths))
-        requests = [Request(tuple(p), sampling, group_size, seed=99 * step + n) for n, p in enumerate(prompts)]
+        requests = [
+            Request(tuple(p), sampling, group_size, seed=99 * step + n, for_update=True) for n, p in enumerate(prompts)
+        ]
         groups = generate(engine, requests)
         meter.add_generation(time.process_time() - meter.started[0], time.perf_counter() - meter.started[1])
         rows = [completion.segments[0].token_ids for group in groups for completion in group]
-        batch = ScoringBatch(tuple(map(np.array, prompts)), tuple(rows), tuple(group_ids.tolist()))
+        traces = tuple(completion.trace for group in groups for completion in group)
+        batch = ScoringBatch(tuple(map(np.array, prompts)), tuple(rows), tuple(group_ids.tolist()), traces=traces)
         mask = torch.from_numpy(batch.mask())
         found = compute_advantages(rewards.double(), group_ids, torch.ones(1).double(), spec)
         tensors = Rows(mask=mask, advantages=found.advantages.float(), group_tokens=group_tokens(mask, group_ids))

@@ -121,7 +121,8 @@ class Completion:
     """One trajectory: what the policy wrote for a prompt, how it ended, and what it was worth.
 
     `content` is the decoded text, or the list of messages where the prompt was conversational. `segments` has one entry
-    unless a template rewrote earlier turns. `judgements` is keyed by reward-function name.
+    unless a template rewrote earlier turns. `judgements` is keyed by reward-function name. `trace` is what an engine in
+    this process remembers of having written it (see `assay.policy.recording`); it is never stored.
     """
 
     segments: list[Segment]
@@ -133,6 +134,7 @@ class Completion:
     advantage: float = 0.0
     policy_versions: tuple[VersionSpan, ...] = (VersionSpan(0, 0),)
     tags: dict[str, Any] = field(default_factory=dict)
+    trace: Any = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:

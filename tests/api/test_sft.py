@@ -53,7 +53,7 @@ def test_a_loss_that_is_not_finite_ends_the_command(tmp_path, tiny_folder):
     tensors = load_file(broken / "model.safetensors")
     tensors["model.norm.weight"][0] = float("nan")
     save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RunError, match="update 1: the loss is nan; .*lower sft.learning_rate"):
+    with pytest.raises(RunError, match=r"update 1: the loss is nan; .*lower sft.learning_rate"):
         fine_tune(config(tmp_path, tiny_folder, model={"path": str(broken)}), rows=ROWS)
 
 

@@ -78,7 +78,13 @@ def evidence(completion, group):
         trainable=1_000_000,
         vocabulary=49_152,
         memory_bytes=16 * 2**30,
-        footprint={"loaded": 2**30, "kept_per_token": 2.0**24, "kept_anyway": 2.0**20, "cache_per_token": 2.0**16},
+        footprint={
+            "loaded": 2**30,
+            "kept_per_token": 2.0**24,
+            "kept_anyway": 2.0**20,
+            "cache_per_token": 2.0**16,
+            "outputs_per_token": 2.0**19,
+        },
         free_disk_bytes=10 * 2**30,
         seconds={"generate_per_step": 5.0, "score_per_step": 0.1, "train_per_step": 5.0},
     )
@@ -272,6 +278,9 @@ def test_memory_is_counted_by_the_larger_phase(evidence):
     assert parts["optimiser"] == pytest.approx(8e6 / 2**30)
     assert parts["activations and gradients"] == pytest.approx(1.2 * (64 * (prompt + 24) + 1) / 1024)
     assert parts["logits"] == pytest.approx(72 / 1024)
+    assert parts["layer outputs for the update"] == 0  # without a limit in the recipe there is none
+    evidence.facts["keep_outputs_gib"] = 2.0
+    assert memory_parts(evidence)["layer outputs for the update"] == pytest.approx(4 * (prompt + 24) / 2 / 1024)
     evidence.footprint = {**evidence.footprint, "kept_per_token": 0.0}
     parts = memory_parts(evidence)
     assert parts["keys and values"] == pytest.approx(4 * (prompt + 8 * 64) / 16 / 1024)

@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 
 import assay
 from assay.errors import InputError, RunError
+from assay.policy.recording import Recording
 from assay.training.options import TrainOptions
 from assay.training.schedule import learning_rate
 
@@ -58,6 +59,24 @@ def test_the_cut_does_not_change_the_weights(weights, preset, keys):
         torch.testing.assert_close(cut[name], tensor, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("keys", [{}, {"preset": "grpo", "beta": 0.1}, {"preset": "reinforce_pp"}], ids=str)
+def test_reusing_what_the_sampler_computed_does_not_change_the_weights(weights, monkeypatch, keys):
+    taken = []
+    original = Recording.take
+    monkeypatch.setattr(Recording, "take", lambda self, name, index: taken.append(name) or original(self, name, index))
+    settings = {"dynamic_sampling": False, "steps_per_generation": 1, **keys}
+    plain, _ = weights("plain", keep_outputs_gib=0.0, **settings)
+    assert not taken
+    reused, result = weights("reused", **settings)
+    assert len(taken) >= 2 * 14
+    assert any(line.get("grad_norm", 0) > 0 for line in result.metrics())
+    for name, tensor in plain.items():
+        torch.testing.assert_close(reused[name], tensor, rtol=0, atol=2e-6)
+    taken.clear()
+    weights("twice", num_iterations=2, **settings)
+    assert not taken
+
+
 def test_a_critic_learns_with_the_policy(weights):
     trained, _ = weights("ppo", preset="ppo", num_generations=2, num_iterations=1)
     assert trained["value_head.weight"].abs().max() > 0
@@ -81,7 +100,7 @@ def test_what_is_not_finite_ends_the_run_with_the_batch_in_a_file(weights, tmp_p
 
 
 def test_a_step_size_beyond_all_reason_is_refused():
-    with pytest.raises(InputError, match="learning_rate is 3.0; it must be above 0 and at most 1"):
+    with pytest.raises(InputError, match=r"learning_rate is 3\.0; it must be above 0 and at most 1"):
         TrainOptions(learning_rate=3.0)
 
 

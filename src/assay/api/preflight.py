@@ -300,7 +300,13 @@ def kept_bytes(session: Session, groups: Sequence[Group]) -> dict[str, float]:
     tokens = [sum(map(len, part.prompts)) + sum(map(len, part.rows)) for part in (half, batch)]
     slope = (sizes[1] - sizes[0]) / (tokens[1] - tokens[0]) if tokens[1] > tokens[0] else sizes[1] / tokens[1]
     anyway = max(0.0, sizes[1] - slope * tokens[1])
-    return {"kept_per_token": slope, "kept_anyway": anyway, "cache_per_token": float(sequence_bytes(policy))}
+    recorder = getattr(session.engine, "recorder", None)
+    return {
+        "kept_per_token": slope,
+        "kept_anyway": anyway,
+        "cache_per_token": float(sequence_bytes(policy)),
+        "outputs_per_token": float(recorder.token_bytes) if recorder else 0.0,
+    }
 
 
 def existing(path: Path) -> Path:

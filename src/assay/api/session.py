@@ -116,7 +116,11 @@ class Session:
     def own_engine(self) -> Engine:
         """A new engine of the kind that `rollout.engine` names."""
         stops = stop_token_ids(self.policy.transformer, self.tokenizer)
-        return build_engine(self.policy, stops, self.config.rollout, self.ranks)
+        rollout = self.config.rollout
+        if self.config.train.updates_per_round > 1:
+            # What the sampler computed holds for the first update only; all of them shall compute alike.
+            rollout = replace(rollout, keep_outputs_gib=0.0)
+        return build_engine(self.policy, stops, rollout, self.ranks)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of a completion, as verifiers see it: without special tokens."""

@@ -18,6 +18,7 @@ class ScoringBatch:
         rows: integer arrays [T_b] of what follows the prompt; all of it is scored, masks are the caller's.
         row_prompt: for each row the index of its prompt.
         model_inputs: opaque keyword arguments for the model's forward (pixel values and the like), or empty.
+        traces: for each row what the sampler remembers of it (see `recording`), or None; or empty.
 
     An empty batch (no rows) is legal: scoring it yields shape [0, 1] and zero gradients for every trainable
     parameter, which is what a rank without work contributes.
@@ -27,6 +28,7 @@ class ScoringBatch:
     rows: tuple[np.ndarray, ...]
     row_prompt: tuple[int, ...]
     model_inputs: Mapping[str, Any] = field(default_factory=dict)
+    traces: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.row_prompt):
@@ -56,6 +58,7 @@ class ScoringBatch:
             tuple(self.rows[index] for index in indices),
             row_prompt,
             self.model_inputs,
+            tuple(self.traces[index] for index in indices) if self.traces else (),
         )
 
     def mask(self) -> np.ndarray:

@@ -7,6 +7,7 @@ output, in the base's dtype; the adapters' own float32 weights and gradients sta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,13 @@ from torch import nn
 
 
 class FusedLoraLinear(lora.Linear):
-    """peft's LoRA layer with a fused forward for the plain case; every other case is peft's own."""
+    """peft's LoRA layer with a fused forward for the plain case; every other case is peft's own.
+
+    Attributes:
+        recorded: gives this layer's output for the tokens at hand, where it is known already (see `recording`).
+    """
+
+    recorded: Callable[[], torch.Tensor] | None = None
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         adapter = self._plain_adapter(x, args, kwargs)
@@ -23,7 +30,8 @@ class FusedLoraLinear(lora.Linear):
             return super().forward(x, *args, **kwargs)
         base: Any = self.get_base_layer()
         down, up = self.lora_A[adapter].weight, self.lora_B[adapter].weight
-        return _FusedLora.apply(x, base.weight, base.bias, down, up, self.scaling[adapter])
+        known = self.recorded() if self.recorded is not None else None
+        return _FusedLora.apply(x, base.weight, base.bias, down, up, self.scaling[adapter], known)
 
     def _plain_adapter(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """The one active adapter, if nothing but x W^T + b + scale * x A^T B^T is to be computed."""
@@ -54,10 +62,13 @@ class _FusedLora(torch.autograd.Function):
         down: torch.Tensor,
         up: torch.Tensor,
         scale: float,
+        known: torch.Tensor | None,
     ) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
         inner = flat @ down.to(x.dtype).T
-        out = nn.functional.linear(flat, weight, bias).addmm_(inner, up.to(x.dtype).T, alpha=scale)
+        out = known
+        if out is None:
+            out = nn.functional.linear(flat, weight, bias).addmm_(inner, up.to(x.dtype).T, alpha=scale)
         ctx.scale = scale
         ctx.save_for_backward(flat, inner, weight, down, up)
         return out.view(*x.shape[:-1], -1)
@@ -73,4 +84,4 @@ class _FusedLora(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = (grad @ weight).addmm_(grad_inner, down.to(grad.dtype))
             grad_x = grad_x.view(*grad_out.shape[:-1], -1)
-        return grad_x, None, None, grad_down, grad_up, None
+        return grad_x, None, None, grad_down, grad_up, None, None

@@ -98,8 +98,8 @@ def head_logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 
 
 def _product(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """hidden weight^T. float32 on CPU goes by blocks of the vocabulary: one product as wide as the vocabulary writes rows
-    so far apart that they fall into the same cache lines, and took up to twice as long (docs/speed.md)."""
+    """hidden weight^T. float32 on CPU goes by blocks of the vocabulary: one product as wide as the vocabulary writes
+    rows so far apart that they fall into the same cache lines, and took up to twice as long (docs/speed.md)."""
     blocks = weight.shape[0] // _VOCABULARY_BLOCK
     if hidden.device.type != "cpu" or hidden.dtype != torch.float32 or blocks < 2:
         return hidden @ weight.T

@@ -21,7 +21,7 @@ from assay.policy.precision import DTYPES, measure_fastest_dtype
 logger = logging.getLogger(__name__)
 
 # Largest mean difference of log-probs (nats) that rounding explains, by compute dtype.
-_TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 0.15, "float16": 0.03}
+LOGP_TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 0.15, "float16": 0.03}
 
 
 def load_policy(
@@ -158,7 +158,7 @@ def prefix_sharing_works(policy: Policy, batch: ScoringBatch | None = None) -> b
     finally:
         policy.train(was_training)
     difference = float((plain - shared).abs().sum() / batch.mask().sum())
-    if difference <= _TOLERANCE[policy.choices["dtype"]]:
+    if difference <= LOGP_TOLERANCE[policy.choices["dtype"]]:
         return True
     logger.warning("prompts are scored once per completion: sharing them changes log-probs by %.3g nats", difference)
     return False

@@ -22,6 +22,7 @@ from assay.policy.batch import ScoringBatch
 from assay.policy.head import LogitRule, token_logps
 from assay.policy.options import ModelOptions
 from assay.policy.packing import Layout, padded_layout, shared_layout
+from assay.policy.recording import places, replayed
 from assay.policy.weights import PolicyWeights
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,8 @@ class Policy(nn.Module):
 
     def _score(self, batch: ScoringBatch, temperature: float, entropies: EntropyMode) -> PolicyOutputs:
         layout = self.layout(batch)
-        hidden = self._hidden(self.transformer.base_model, layout, batch)
+        with self._known_outputs(batch, layout):
+            hidden = self._hidden(self.transformer.base_model, layout, batch)
         head = self.transformer.get_output_embeddings()
         logps, entropy = token_logps(
             hidden,
@@ -133,6 +135,14 @@ class Policy(nn.Module):
     def layout(self, batch: ScoringBatch) -> Layout:
         sharing = self.shares_prefixes and not batch.model_inputs
         return (shared_layout if sharing else padded_layout)(batch, self.device)
+
+    def _known_outputs(self, batch: ScoringBatch, layout: Layout) -> contextlib.AbstractContextManager[Any]:
+        """Let adapted layers take what the sampler computed for these very tokens with these very weights."""
+        found = places(batch) if layout.shared is not None else None
+        if found is None:
+            return contextlib.nullcontext()
+        recording, index = found
+        return replayed(self.transformer, recording, torch.tensor(index, device=self.device))
 
     def _hidden(self, backbone: nn.Module, layout: Layout, batch: ScoringBatch) -> torch.Tensor:
         """[N, H] final hidden states at the positions that predict the targets."""

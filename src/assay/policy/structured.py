@@ -30,8 +30,8 @@ def structured_attention(
 
 
 class _StructuredAttention(torch.autograd.Function):
-    # Inside, queries are [L, H_kv, R, D], grouped by the key head that R of them share, and keys and values [L, H_kv, D]:
-    # a token's heads lie together in memory, as the model's projections wrote them, and taking a row copies whole tokens.
+    # Inside, queries are [L, H_kv, R, D], grouped by the key head that R of them share, keys and values [L, H_kv, D]: a
+    # token's heads lie together in memory, as the model's projections wrote them, and taking a row copies whole tokens.
 
     @staticmethod
     def forward(
@@ -47,7 +47,7 @@ class _StructuredAttention(torch.autograd.Function):
             if end > middle:
                 out[rows], lse[rows] = _on_prompt(q[rows], k[prompt], v[prompt], scale)
         for index, valid in layout.buckets:
-            own, own_lse = _causal(*(_take(tensor, index) for tensor in (q, k, v)), scale)
+            own, own_lse = _causal(_take(q, index), _take(k, index), _take(v, index), scale)
             _merge(out, lse, _real(own, valid), _real(own_lse, valid), _real(index, valid))
         ctx.layout, ctx.scale = layout, scale
         ctx.save_for_backward(query, key, value, out, lse)
@@ -82,7 +82,7 @@ def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> 
 
 
 def _on_prompt(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """q [T, H_kv, R, D] on all of k and v [P, H_kv, D]. Heads that share a key head become more queries of that head."""
+    """q [T, H_kv, R, D] on all of k and v [P, H_kv, D]. Heads that share a key head become more queries of it."""
     folded = q.transpose(0, 1).flatten(1, 2)[:, None]
     out, lse = _flash(folded, *(x.transpose(0, 1)[:, None] for x in (k, v)), 0.0, False, scale=scale)
     out, lse = (x[:, 0].unflatten(1, q.shape[::2][:2]).transpose(0, 1) for x in (out, lse))

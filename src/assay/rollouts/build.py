@@ -36,7 +36,7 @@ def build_engine(
         RunError: if its servers cannot be reached, or weights do not arrive (see `canary`).
     """
     if rollout.engine == "transformers":
-        options = TransformersEngineOptions(kv_cache_gib=rollout.kv_cache_gib, max_rows=rollout.max_rows)
+        options = TransformersEngineOptions(rollout.kv_cache_gib, rollout.max_rows, rollout.keep_outputs_gib)
         return TransformersEngine.from_policy(policy, stop_token_ids, options)
     from assay.rollouts.canary import prove
 

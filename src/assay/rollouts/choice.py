@@ -1,15 +1,19 @@
-"""Which decoder a model gets: the fast one where it gives the general one's logits, found out on a few tokens."""
+"""Which decoder a model gets, and whether updates may use what it computed: found out on a few tokens."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
+import numpy as np
 import torch
 import transformers
 
-from assay.policy import attention
-from assay.policy.model import logit_rule
+from assay.policy import ScoringBatch, attention
+from assay.policy.loading import LOGP_TOLERANCE
+from assay.policy.model import Policy, logit_rule
 from assay.rollouts.decoders import Decoder, GeneralDecoder
+from assay.rollouts.recorder import Recorder
 from assay.rollouts.shared_cache import SharedCacheDecoder
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,34 @@ def choose_decoder(model: transformers.PreTrainedModel, float32_logits: bool = F
         return fast
     logger.warning("prompts are cached once per completion: sharing them changes logits by %.2g", difference)
     return general
+
+
+@torch.no_grad()
+def recording_works(policy: Policy, decoder: SharedCacheDecoder, recorder: Recorder) -> bool:
+    """Score a scripted wave with its recording and without; False, with a logged reason, where the two differ.
+
+    The decoder keeps the recorder if it works.
+    """
+    vocab_size = int(policy.config.vocab_size)
+    tokens = torch.randint(vocab_size, (64,), generator=torch.Generator().manual_seed(1)).tolist()
+    prompts, rows = [tokens[:11], tokens[11:15]], [tokens[start : start + 4] for start in (15, 19, 23, 27)]
+    decoder.recorder, recorder.wanted = recorder, True
+    with torch.inference_mode():
+        decoder.start(prompts, [2, 2], 4)
+        for step in range(3):
+            decoder.step(torch.tensor([row[step] for row in rows], device=policy.device))
+    traces = tuple(recorder.trace(row) for row in range(4))
+    decoder.stop()
+    batch = ScoringBatch(tuple(map(np.array, prompts)), tuple(map(np.array, rows)), (0, 0, 1, 1))
+    plain = policy(batch).logps
+    replayed = policy(replace(batch, traces=traces)).logps
+    recorder.forget()
+    difference = float((plain - replayed).abs().mean())
+    if difference <= LOGP_TOLERANCE[policy.choices["dtype"]]:
+        return True
+    logger.warning("updates compute all layers again: reusing the sampler's changes log-probs by %.3g nats", difference)
+    decoder.recorder = None
+    return False
 
 
 @torch.inference_mode()

@@ -28,6 +28,11 @@ class RolloutOptions:
     min_p: Annotated[float, "Must stay 0.0 in training, for the same reason as top_p."] = 0.0
     kv_cache_gib: Annotated[float, "Memory for keys and values; with more, more completions are written at once."] = 2.0
     max_rows: Annotated[int, "Most completions written at once; 0 leaves it to the memory."] = 0
+    keep_outputs_gib: Annotated[
+        float,
+        "Memory for what adapted layers put out while writing, which the update then need not compute again "
+        "(transformers engine, LoRA, on CPU); 0 switches it off.",
+    ] = 2.0
     vllm: VllmOptions = field(default_factory=VllmOptions)
     max_staleness: Annotated[
         int, "Rounds that completions may be written ahead, so that writing and training overlap; 0 is synchronous."
@@ -42,6 +47,8 @@ class RolloutOptions:
         if self.max_completion_length < 1:
             raise InputError(f"rollout.max_completion_length is {self.max_completion_length}; it must be at least 1")
         self.check_staleness()
+        if self.keep_outputs_gib < 0:
+            raise InputError(f"rollout.keep_outputs_gib is {self.keep_outputs_gib}; it must not be negative")
         if self.temperature <= 0:
             raise InputError(f"rollout.temperature is {self.temperature}; training needs it above 0 (1.0 is usual)")
         if self.top_p != 1.0 or self.top_k != 0 or self.min_p != 0.0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from assay.policy import Policy
@@ -135,13 +135,14 @@ class Producer:
         self.write(own, n, stream, trainer_state)
         metrics = self.scorer.finish(own, trainer_state)
         parts = self.ranks.gather((own, metrics))
+        # Not the copy that went around: traces do not travel.
+        parts[self.ranks.rank] = (own, metrics)
         self.measured += [(len(part), found) for part, found in parts]
         return self.ranks.interleave([part for part, _ in parts])
 
     def write(self, groups: Sequence[Group], n: int, stream: str, trainer_state: Any) -> None:
         """Fill in completions; marking starts as each group finishes, while the others are still being written."""
-        sampling = Sampling(self.max_tokens, self.options.temperature)
-        requests = {self.engine.submit(request_of(group, n, stream, self.seed, sampling)): group for group in groups}
+        requests = {self.submit(group, n, stream): group for group in groups}
         self.progress("generate", 0, len(groups))
         for done, (handle, completions) in enumerate(self.engine.completed(), start=1):
             group = requests[handle]
@@ -150,6 +151,11 @@ class Producer:
             self.scorer.submit(group, trainer_state)
             self.progress("generate", done, len(groups))
         self.progress("score", 0, len(groups))
+
+    def submit(self, group: Group, n: int, stream: str) -> int:
+        """Ask the engine for completions that the next update trains on."""
+        sampling = Sampling(self.max_tokens, self.options.temperature)
+        return self.engine.submit(replace(request_of(group, n, stream, self.seed, sampling), for_update=True))
 
     def push(self, policy: Policy, version: int, needed: bool = False) -> None:
         """Every round's weights go to the engine, whether or not they are `needed` for something else."""

@@ -30,7 +30,11 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """Write `n` completions of one prompt. Completion g draws from its own stream, seeded by (seed, g)."""
+    """Write `n` completions of one prompt. Completion g draws from its own stream, seeded by (seed, g).
+
+    `for_update` says that the policy will be updated on them before its weights change: an engine that can remembers
+    how it wrote them (`Completion.trace`).
+    """
 
     token_ids: tuple[int, ...]
     sampling: Sampling
@@ -38,6 +42,7 @@ class Request:
     seed: int
     media: tuple[Media, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    for_update: bool = False
 
 
 class Engine(Protocol):

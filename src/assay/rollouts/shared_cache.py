@@ -18,6 +18,7 @@ from assay.policy.attention import KEYWORD, refuse_unsupported, shared_prefix_at
 from assay.policy.head import LogitRule
 from assay.policy.packing import SharedPrefix
 from assay.rollouts.decoders import OutputHead
+from assay.rollouts.recorder import Recorder
 
 # Prompt tokens in one prefill forward: enough for full-speed matrix products, small in activations.
 _PREFILL_TOKENS = 4096
@@ -32,16 +33,21 @@ class SharedCacheDecoder:
         self.model = model
         self.backbone: Any = model.base_model
         self.head = OutputHead(model, rule, float32_logits)
+        self.recorder: Recorder | None = None
         self._cache: _SharedCache | None = None
 
     def start(self, prompts: Sequence[Sequence[int]], repeats: Sequence[int], max_new: int) -> torch.Tensor:
         device = self.model.device
         self._cache = _SharedCache([len(prompt) for prompt in prompts], list(repeats), max_new, device)
         last: list[torch.Tensor] = []
+        if self.recorder:
+            self.recorder.begin([len(prompt) for prompt in prompts], repeats, max_new)
         for first, end in _chunks([len(prompt) for prompt in prompts], _PREFILL_TOKENS):
             self._cache.prefilling = (first, _packed([len(prompt) for prompt in prompts[first:end]], device))
             ids = torch.tensor([token for prompt in prompts[first:end] for token in prompt], device=device)
             positions = torch.cat([torch.arange(len(prompt), device=device) for prompt in prompts[first:end]])
+            if self.recorder:
+                self.recorder.prompts([len(prompt) for prompt in prompts[first:end]])
             hidden = self._forward(ids, positions)
             ends = torch.tensor([len(prompt) for prompt in prompts[first:end]], device=device).cumsum(0) - 1
             last.append(hidden[ends])
@@ -51,15 +57,21 @@ class SharedCacheDecoder:
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         cache = self._alive()
+        if self.recorder:
+            self.recorder.step(cache.logical.tolist())
         hidden = self._forward(tokens[cache.logical], cache.next_positions())
         cache.written += 1
         return self.head(hidden[cache.physical])
 
     def keep(self, rows: torch.Tensor) -> None:
         self._alive().keep(rows.tolist())
+        if self.recorder:
+            self.recorder.keep(rows.tolist())
 
     def stop(self) -> None:
         self._cache = None
+        if self.recorder:
+            self.recorder.stop()
         self.head.forget()
 
     def _alive(self) -> _SharedCache:

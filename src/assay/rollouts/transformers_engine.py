@@ -14,10 +14,13 @@ import transformers
 from assay.errors import InputError
 from assay.policy.adapters import plain_copy
 from assay.policy.model import Policy
+from assay.policy.recording import Trace, recordable
 from assay.records import Completion, Finish, Segment, VersionSpan
-from assay.rollouts.choice import choose_decoder
+from assay.rollouts.choice import choose_decoder, recording_works
 from assay.rollouts.protocol import Request
+from assay.rollouts.recorder import Recorder
 from assay.rollouts.sampling import RandomStream, draw
+from assay.rollouts.shared_cache import SharedCacheDecoder
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,13 @@ class TransformersEngineOptions:
 
     kv_cache_gib: Annotated[float, "Memory for keys and values; more rows are written at once with more."] = 2.0
     max_rows: Annotated[int, "Most completions that are written at once; 0 leaves it to the memory."] = 0
+    keep_outputs_gib: Annotated[float, "Memory for layer outputs that the update uses again; 0 keeps none."] = 0.0
 
     def __post_init__(self) -> None:
         if self.kv_cache_gib <= 0:
             raise InputError(f"kv_cache_gib is {self.kv_cache_gib}; it must be positive")
+        if self.keep_outputs_gib < 0:
+            raise InputError(f"keep_outputs_gib is {self.keep_outputs_gib}; it must not be negative (0 keeps none)")
         if self.max_rows < 0:
             raise InputError(f"max_rows is {self.max_rows}; it must not be negative (0 means no limit)")
 
@@ -46,6 +52,7 @@ class _Row:
     entropy: float = 0.0
     spans: list[VersionSpan] = field(default_factory=list)
     finish: Finish | None = None
+    trace: Trace | None = None
 
     def completion(self) -> Completion:
         length = len(self.tokens)
@@ -59,6 +66,7 @@ class _Row:
             finish=self.finish or Finish.ABORT,
             policy_versions=tuple(self.spans),
             tags={"sampling_entropy": self.entropy / max(1, length)},
+            trace=self.trace if len(self.spans) == 1 else None,
         )
 
 
@@ -105,6 +113,7 @@ class TransformersEngine:
         # Held while the weights are read (one token of all rows) or written.
         self._weights = threading.Lock()
         self.decoder = choose_decoder(self.model, float32_logits)
+        self.recorder: Recorder | None = None
 
     @classmethod
     def from_policy(
@@ -122,7 +131,18 @@ class TransformersEngine:
             float32_logits=policy.options.fp32_lm_head,
         )
         engine.push(policy.named_full_weights(), version=0)
+        engine.record(policy)
         return engine
+
+    def record(self, policy: Policy) -> None:
+        """From now on, keep what the update of `policy` can use again, if that works for this model."""
+        limit = int(self.options.keep_outputs_gib * 2**30)
+        names = recordable(policy.transformer) if policy.device.type == "cpu" else []
+        can = policy.shares_prefixes and not policy.options.gradient_checkpointing and not policy.options.lora_dropout
+        if limit and names and can and isinstance(self.decoder, SharedCacheDecoder):
+            recorder = Recorder(self.model, names, limit)
+            if recording_works(policy, self.decoder, recorder):
+                self.recorder = recorder
 
     def submit(self, request: Request) -> int:
         if not request.token_ids or request.n < 1 or request.sampling.max_tokens < 1:
@@ -168,6 +188,8 @@ class TransformersEngine:
                 parameter.copy_(tensor)
             self.model.tie_weights()
             self.version = version
+            if self.recorder:
+                self.recorder.forget()
 
     def pause(self) -> None:
         """Stop before the next token, and return once no token is in the making."""
@@ -228,6 +250,8 @@ class TransformersEngine:
                     drawn = draw(logits, [row.request.sampling for row in alive], [row.stream.next() for row in alive])
                     version = self.version
                 self._append(alive, drawn.tokens.tolist(), drawn.logps.tolist(), drawn.entropies.tolist(), version)
+                if self.recorder:
+                    self._trace(alive, self.recorder)
                 yield from self._finished({row.handle for row in alive})
                 left = [i for i, row in enumerate(alive) if row.finish is None and row.handle in self._open]
                 tokens = drawn.tokens
@@ -240,8 +264,15 @@ class TransformersEngine:
         finally:
             self.decoder.stop()
 
+    def _trace(self, alive: list[_Row], recorder: Recorder) -> None:
+        for index, row in enumerate(alive):
+            if row.finish is not None and row.request.for_update:
+                row.trace = recorder.trace(index)
+
     def _start(self, wave: list[_Row]) -> torch.Tensor:
         """Prefill each request's prompt once for its rows in this wave."""
+        if self.recorder:
+            self.recorder.wanted = any(row.request.for_update for row in wave)
         counts: dict[int, int] = {}
         for row in wave:
             counts[row.handle] = counts.get(row.handle, 0) + 1

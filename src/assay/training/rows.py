@@ -84,7 +84,8 @@ def scoring_batch(groups: Sequence[Group], tokens: Sequence[np.ndarray]) -> Scor
     """The rows of `groups` in order, each pointing at its group's prompt."""
     prompts = tuple(np.asarray(group.prompt.token_ids, dtype=np.int64) for group in groups)
     owner = tuple(index for index, group in enumerate(groups) for _ in group.completions)
-    return ScoringBatch(prompts, tuple(tokens), owner)
+    traces = tuple(completion.trace for group in groups for completion in group.completions)
+    return ScoringBatch(prompts, tuple(tokens), owner, traces=traces)
 
 
 def select(rows: Rows, indices: Sequence[int], width: int) -> Rows:

@@ -78,6 +78,7 @@ class Updater:
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             raise self.not_finite(window, step, f"the gradient norm is {norm} (loss {metrics.get('loss')})")
         self.apply(learning_rate)
+        self.void_traces(window)
         if not self.weights_are_finite():
             raise self.not_finite(window, step, f"a step of size {learning_rate:g} left weights that are not finite")
         return Updated(
@@ -86,15 +87,20 @@ class Updater:
 
     def plan(self, window: Window, indices: list[int]) -> list[list[int]]:
         """Micro-batches of row indices under the token budget."""
-        batch = window.batch.select(indices)
-        cut = plan_micro_batches(
-            [len(prompt) for prompt in batch.prompts],
-            [len(row) for row in batch.rows],
-            batch.row_prompt,
-            self.options.token_budget,
-            shared=self.policy.shares_prefixes,
-        )
-        return [[indices[position] for position in micro] for micro in cut] if indices else []
+        traces = window.batch.traces or (None,) * len(window)
+        micro_batches = []
+        # Apart, since a forward pass is replayed for all of its rows or for none.
+        for part in ([i for i in indices if traces[i]], [i for i in indices if not traces[i]]):
+            batch = window.batch.select(part)
+            cut = plan_micro_batches(
+                [len(prompt) for prompt in batch.prompts],
+                [len(row) for row in batch.rows],
+                batch.row_prompt,
+                self.options.token_budget,
+                shared=self.policy.shares_prefixes,
+            )
+            micro_batches += [[part[position] for position in micro] for micro in cut] if part else []
+        return micro_batches
 
     def denominators(self, window: Window, micro_batches: int) -> Denominators:
         """Counts over the window and all ranks, before anything is split."""
@@ -159,9 +165,15 @@ class Updater:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
+    def void_traces(self, window: Window) -> None:
+        """What the sampler computed was for the weights before this update."""
+        for trace in window.batch.traces:
+            if trace is not None:
+                trace.recording.end()
+
     def weights_are_finite(self) -> bool:
         """Without this the sampler would write nonsense, no group would differ, and the run would idle to its end."""
-        largest = torch._foreach_norm(self.parameters, math.inf)
+        largest = torch._foreach_norm(list[torch.Tensor](self.parameters), math.inf)
         return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
 
     def not_finite(self, window: Window, step: int, reason: str) -> RunError:

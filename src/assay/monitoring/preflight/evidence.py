@@ -44,7 +44,8 @@ class Evidence:
     sync: arrived (did a perturbed weight change the engine), restored, seconds; or hangs (seconds without an end).
     endless: outcome, seconds, limit, isolation of a reward function that never returns.
     footprint: bytes that were measured: loaded (resident, with policy and engine), cache_per_token (keys and values),
-        and what a forward pass keeps for backward, kept_per_token and kept_anyway.
+        what a forward pass keeps for backward, kept_per_token and kept_anyway, and outputs_per_token (what the sampler
+        keeps for the update).
     facts: configuration values by section.name and by last name.
     seconds: what was measured: generate, score, train.
     """

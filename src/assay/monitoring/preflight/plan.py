@@ -59,11 +59,14 @@ def memory_parts(evidence: Evidence) -> dict[str, float] | None:
     drawing = in_round * generations * (evidence.vocabulary or 0) * 4 * 3
     tokens = min(int(facts.get("token_budget") or 8192), prompts * (prompt + generations * written))
     kept = tokens * measured["kept_per_token"] + measured["kept_anyway"]
+    written_tokens = in_round * (prompt + generations * written)
+    outputs = min(written_tokens * measured["outputs_per_token"], float(facts.get("keep_outputs_gib") or 0) * GIB)
     # Gradients appear as activations go.
     busy = max(BACKWARD_SLACK * kept, evidence.trainable * 4)
     phases = ({"keys and values": caches, "logits": drawing}, {"activations and gradients": busy, "logits": HEAD_BYTES})
     parts = {
         "weights, engine and libraries": measured["loaded"],
+        "layer outputs for the update": outputs,
         "optimiser": evidence.trainable * (2 if "8bit" in str(facts.get("optimizer")) else 8),
         **max(phases, key=lambda phase: sum(phase.values())),
     }

@@ -1,0 +1,109 @@
+"""What adapted layers put out while completions were written, so that the update need not compute it again.
+
+In an on-policy update the forward pass repeats, token for token, what the sampler has just computed with the same
+weights. The products with the frozen weights are by far its largest part. `Recording` keeps their outputs; the forward
+pass then runs through the model as always, norms, attention and activations included, but an adapted layer takes its
+output from here. Backward is what it always was: gradients are those of x W^T + scale * x A^T B^T at the same x.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from assay.policy.adapters import lora_layers
+from assay.policy.batch import ScoringBatch
+from assay.policy.fused_lora import FusedLoraLinear
+
+
+class Recording:
+    """Outputs of layers by their transformers' name, [tokens, out] each, of all tokens since the weights last changed.
+
+    Attributes:
+        tokens: how many tokens each layer has put out.
+        alive: False once the weights have changed; nothing may be taken from it then.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.alive = True
+        self._parts: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, name: str, output: torch.Tensor) -> None:
+        """Keep `output` [n, out], without copying it."""
+        self._parts.setdefault(name, []).append(output)
+
+    def take(self, name: str, index: torch.Tensor) -> torch.Tensor:
+        """A new [len(index), out] tensor of the outputs at these places."""
+        parts = self._parts[name]
+        if len(parts) > 1:
+            parts[:] = [torch.cat(parts)]
+        return parts[0].index_select(0, index)
+
+    def end(self) -> None:
+        """The weights change: give the memory back."""
+        self.alive = False
+        self._parts.clear()
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where a completion's tokens lie in a recording: those of its prompt, and its own but for the last, which nothing
+    was predicted from. It means something in this process only: pickled or copied, it becomes None."""
+
+    recording: Recording = field(repr=False)
+    prompt: range
+    tokens: tuple[int, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    return None
+
+
+def places(batch: ScoringBatch) -> tuple[Recording, list[int]] | None:
+    """The one recording that holds all tokens of a batch, and where they lie in it, in the order of `shared_layout`.
+
+    None where a row has no trace, where traces come from several recordings or the weights have changed since, and
+    where a completion is not what was written any more.
+    """
+    traces = [trace for trace in batch.traces if trace is not None and trace.recording.alive]
+    if len(traces) < len(batch.rows) or len({id(trace.recording) for trace in traces}) != 1:
+        return None
+    found: list[int] = []
+    for number, prompt in enumerate(batch.prompts):
+        rows = [row for row, owner in enumerate(batch.row_prompt) if owner == number]
+        if len(traces[rows[0]].prompt) != len(prompt):
+            return None
+        found += traces[rows[0]].prompt
+        for row in rows:
+            if len(traces[row].tokens) != len(batch.rows[row]) - 1:
+                return None
+            found += traces[row].tokens
+    return traces[0].recording, found
+
+
+def recordable(transformer: nn.Module) -> list[str]:
+    """transformers' names of the layers whose output a recording can stand for."""
+    return [name for name, layer in lora_layers(transformer) if type(layer) is FusedLoraLinear]
+
+
+@contextlib.contextmanager
+def replayed(transformer: nn.Module, recording: Recording, index: torch.Tensor) -> Iterator[None]:
+    """Inside, adapted layers put out what was recorded at `index`, the places of the packed row's tokens."""
+    layers = {name: layer for name, layer in lora_layers(transformer) if type(layer) is FusedLoraLinear}
+    for name, layer in layers.items():
+        layer.recorded = functools.partial(recording.take, name, index)
+    try:
+        yield
+    finally:
+        for layer in layers.values():
+            layer.recorded = None

@@ -1,5 +1,9 @@
 """What a forward pass keeps: against torch's own count of what a live graph holds."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -39,3 +43,35 @@ def test_kept_bytes_of_a_layer_counted_by_hand():
 def test_bytes_of_a_cached_token(tiny_folder):
     policy = load_policy(ModelOptions(path=str(tiny_folder("llama")), dtype="float32"), device="cpu")
     assert sequence_bytes(policy) == 2 * 2 * 2 * 8 * 4
+
+
+PEAK_OF_A_STEP = """
+import sys
+import numpy as np, torch
+from assay.policy import ModelOptions, ScoringBatch, load_policy
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
+
+policy = load_policy(ModelOptions(path=sys.argv[1], dtype="float32"), device="cpu")
+prompt = np.arange(50)
+batch = ScoringBatch((prompt,), tuple(np.arange(100) for _ in range(16)), (0,) * 16)
+policy(ScoringBatch((prompt,), (prompt,), (0,))).logps.sum().backward()
+before = peak()
+policy(batch).logps.sum().backward()
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads the peak from /proc")
+def test_a_larger_vocabulary_costs_its_embedding_and_nothing_else(tmp_path):
+    """1,600 tokens: the logits of 60,000 tokens would be 384 MB, of 120,000 twice that; neither may exist at once."""
+    from assay.policy.tiny import save_tiny
+
+    taken = []
+    for vocabulary in (60_000, 120_000):
+        folder = save_tiny(tmp_path / str(vocabulary), "llama", vocab_size=vocabulary)
+        words = [sys.executable, "-c", PEAK_OF_A_STEP, str(folder)]
+        taken.append(int(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-1]))
+    assert max(taken) < 150e6
+    assert abs(taken[1] - taken[0]) < 40e6

@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 import assay
 from assay.errors import InputError, RunError
 from assay.policy.recording import Recording
+from assay.rollouts import TransformersEngine
 from assay.training.options import TrainOptions
 from assay.training.schedule import learning_rate
 
@@ -75,6 +76,26 @@ def test_reusing_what_the_sampler_computed_does_not_change_the_weights(weights, 
     taken.clear()
     weights("twice", num_iterations=2, **settings)
     assert not taken
+
+
+def test_a_sampler_with_other_weights_is_seen_though_its_outputs_are_reused(weights, monkeypatch):
+    def gaps():
+        _, result = weights(f"run-{len(seen)}", dynamic_sampling=False, steps_per_generation=1, rewards=[every_other])
+        return [line["sampling/sampling_logp_difference/mean"] for line in result.metrics() if line["step"]]
+
+    seen = []
+    seen.append(gaps())
+    original = TransformersEngine.push
+
+    def push(self, named, version):
+        wrong = ((name, tensor * 1.5 if version and "v_proj" in name else tensor) for name, tensor in named)
+        original(self, wrong, version)
+
+    monkeypatch.setattr(TransformersEngine, "push", push)
+    seen.append(gaps())
+    assert max(seen[0]) < 1e-4
+    assert seen[1][0] < 1e-4
+    assert seen[1][1] > 1e-2
 
 
 def test_a_critic_learns_with_the_policy(weights):

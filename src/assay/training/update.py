@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -73,7 +73,7 @@ class Updater:
         except ValueError as error:
             raise self.not_finite(window, step, str(error)) from error
         self.sum_gradients()
-        metrics = self.reduce(parts, window, denominators)
+        metrics = self.reduce(parts, window, denominators) | self.fresh_difference(window, step)
         norm = self.gradient_norm()
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             raise self.not_finite(window, step, f"the gradient norm is {norm} (loss {metrics.get('loss')})")
@@ -146,6 +146,25 @@ class Updater:
             whole = whole.unpack(self.ranks.sum(additive), self.ranks.maximum(extreme))
         self.objective.observe(whole)
         return whole.values()
+
+    @torch.no_grad()
+    def fresh_difference(self, window: Window, step: int) -> dict[str, float]:
+        """The log-prob gap to the sampler on one row, scored without its trace: with it there is none, even if the
+        sampler had not got the policy's weights. Replaces what the objective measured; empty without traces."""
+        traces = window.batch.traces
+        traced = [row for row, trace in enumerate(traces) if trace is not None and trace.recording.alive]
+        found = torch.zeros(2)
+        largest = torch.zeros(1)
+        if traced and window.rows.sampling_logps is not None:
+            row = traced[step % len(traced)]
+            logps = self.policy(replace(window.batch.select([row]), traces=()), temperature=self.temperature).logps[0]
+            gaps = (logps.cpu() - window.rows.sampling_logps[row, : len(logps)])[window.rows.mask[row, : len(logps)]]
+            found = torch.tensor([float(gaps.abs().sum()), float(len(gaps))])
+            largest = gaps.abs().max(0, keepdim=True).values if len(gaps) else largest
+        total, count = self.ranks.sum(found.to(self.policy.device)).tolist()
+        worst = float(self.ranks.maximum(largest.to(self.policy.device)))
+        name = "sampling/sampling_logp_difference/"
+        return {name + "mean": total / count, name + "max": worst} if count else {}
 
     def measure_nothing(self, denominators: Denominators, window: Window) -> Metrics:
         with torch.no_grad():

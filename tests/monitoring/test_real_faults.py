@@ -134,7 +134,7 @@ FAULTS = {
     ),
     "limit below the answers' length": ("TR01", {"max_completion_length": 3}),
     "learning rate a thousand times too high": ("OP05", {"learning_rate": 1.0}),
-    "weights that overflow": ("OP01", {"learning_rate": 1e30, "steps": 12}),
+    "weights that overflow": ("OP01", {"learning_rate": 1.0, "weight_decay": 1e30, "steps": 12}),
     "learning rate zero in all but name": ("KL02", {"learning_rate": 1e-12, "beta": 0.04, "steps": 60}),
     "sampling nearly greedy": ("GR03", {"temperature": 0.05, "dataset": HALF_WRONG, "overrides": UNIFORM}),
     "reward paid for length": (

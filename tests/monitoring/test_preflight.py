@@ -73,7 +73,7 @@ def evidence(completion, group):
         tokenizer=Letters(),
         stop_token_ids=frozenset({2}),
         context=2048,
-        pool_report=SimpleNamespace(sources=[], overlap=SimpleNamespace(shared_passage=0)),
+        pool_report=SimpleNamespace(sources=[], overlap=SimpleNamespace(shared_passage=0, examples=())),
         parameters=135_000_000,
         trainable=1_000_000,
         vocabulary=49_152,
@@ -140,6 +140,7 @@ def change(evidence, rule):
         evidence.free_disk_bytes = 1000
     elif rule == "PF16":
         evidence.heldout[0] = evidence.train[3]
+        evidence.pool_report.overlap.examples = (("What is 1?", "what is 1", "all of it"),)
     elif rule == "PF17":
         audit.latency_p95 = 30.0
 
@@ -153,6 +154,11 @@ def test_each_fault_fires_its_own_rule_alone(evidence, rule):
     assert found[rule].fix
     assert found[rule].key
     assert any(character.isdigit() for character in found[rule].evidence + "0" * (rule == "PF03"))
+
+
+def test_leakage_shows_what_leaked(evidence):
+    change(evidence, "PF16")
+    assert "held-out 'What is 1?' and training 'what is 1' share 'all of it'" in fired(evidence)["PF16"].evidence
 
 
 @pytest.mark.parametrize(

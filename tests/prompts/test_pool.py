@@ -209,6 +209,9 @@ def test_overlap_is_dropped_reported_or_refused(tmp_path, tokenizer):
     assert pool.report.overlap.identical_heldout == 1
     assert pool.report.overlap.shared_passage == 1
     assert pool.report.sources[0].overlapping == 1
+    same, shared = pool.report.overlap.examples
+    assert same == ("What is 19 + 19?", "WHAT  is 19 + 19", "all of it")
+    assert shared == (f"So: {passage}, why?"[:120], f"{passage} and then?"[:120], " ".join(passage.split()[:13]))
     kept = load_prompts(file_options(path, **options, on_overlap="report"), tokenizer)
     assert len(kept.train) == 7
     with pytest.raises(InputError, match="1 training prompts are held out too"):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 GRAM = 13
+EXAMPLES = 3
 # Scripts without spaces between words: there every character is a word.
 WORDS = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+(?:[.,]\w+)*|[^\w\s.,;:?!'\"`]"
@@ -24,12 +25,13 @@ class Overlap:
     """Indices of training texts equal to a held-out one, and how many held-out texts are affected.
 
     `shared_passage` counts held-out texts of which a 13-gram, common boilerplate aside, stands in a training text.
+    `examples` are a few of them: (held-out text, training text, what they share), texts by their beginnings.
     """
 
     identical_train: tuple[int, ...]
     identical_heldout: int
     shared_passage: int
-    examples: tuple[str, ...]
+    examples: tuple[tuple[str, str, str], ...]
 
 
 def words(text: str) -> list[str]:
@@ -54,9 +56,20 @@ def find_overlap(train: Sequence[str], heldout: Sequence[str]) -> Overlap:
     hit = {tuple(words(train[index])) for index in identical}
     identical_heldout = [index for index, text in enumerate(held) if text in hit]
     held_grams = {gram for text in heldout for gram in grams(text)}
-    found = Counter(gram for text in train for gram in held_grams.intersection(grams(text)))
+    found: Counter[tuple[str, ...]] = Counter()
+    place: dict[tuple[str, ...], int] = {}
+    for index, text in enumerate(train):
+        here = held_grams.intersection(grams(text))
+        found.update(here)
+        place.update({gram: index for gram in here if gram not in place})
     common = max(10, len(train) // 100)
     telling = {gram for gram, count in found.items() if count <= common}
     shared = [index for index, text in enumerate(heldout) if not telling.isdisjoint(grams(text))]
-    examples = tuple(heldout[index][:120] for index in [*identical_heldout, *shared][:3])
-    return Overlap(tuple(identical), len(identical_heldout), len(shared), examples)
+    examples = []
+    for index in identical_heldout[:EXAMPLES]:
+        twin = next(number for number in identical if tuple(words(train[number])) == held[index])
+        examples.append((heldout[index][:120], train[twin][:120], "all of it"))
+    for index in [index for index in shared if held[index] not in hit][: EXAMPLES - len(examples)]:
+        gram = next(gram for gram in grams(heldout[index]) if gram in telling)
+        examples.append((heldout[index][:120], train[place[gram]][:120], " ".join(gram)))
+    return Overlap(tuple(identical), len(identical_heldout), len(shared), tuple(examples))

@@ -215,7 +215,7 @@ def settle_overlap(loads: list[Load], on_overlap: str) -> Overlap:
     )
     if overlap.identical_train and on_overlap == "refuse":
         raise InputError(
-            f"{len(overlap.identical_train)} training prompts are held out too, for example {overlap.examples[0]!r}; "
+            f"{len(overlap.identical_train)} training prompts are held out too, for example {overlap.examples[0][0]!r}; "
             "clean the data, or set data.on_overlap to drop"
         )
     if on_overlap == "drop":

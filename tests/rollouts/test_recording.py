@@ -12,6 +12,7 @@ from assay.policy import ModelOptions, ScoringBatch, load_policy
 from assay.policy.fused_lora import FusedLoraLinear
 from assay.policy.recording import Recording
 from assay.rollouts import Request, Sampling, TransformersEngine, TransformersEngineOptions, generate
+from assay.rollouts.recorder import Recorder
 
 KEEP = TransformersEngineOptions(keep_outputs_gib=1.0)
 # Rows end at different steps, some after their first token.
@@ -87,8 +88,7 @@ def test_as_many_groups_are_recorded_as_fit(tiny_folder):
     engine.recorder.limit = (3 + 17 + 2 * 6 * 13) * engine.recorder.token_bytes
     batch = write(engine)
     assert [trace is not None for trace in batch.traces] == [True] * 12 + [False] * 6
-    kept = sum(part.nbytes for parts in engine.recorder.recording._parts.values() for part in parts)
-    assert kept == engine.recorder.recording.tokens * engine.recorder.token_bytes <= engine.recorder.limit
+    assert sum(tensor.nbytes for tensor in engine.recorder.recording.storage.values()) <= engine.recorder.limit
     recorded, mixed = batch.select(range(12)), batch.select(range(6, 18))
     for part in (recorded, mixed):
         torch.testing.assert_close(policy(part).logps, policy(replace(part, traces=())).logps, rtol=0, atol=2e-5)
@@ -169,6 +169,33 @@ def test_a_model_that_changes_outputs_in_place_is_found_out(tiny_folder, caplog)
         engine = TransformersEngine.from_policy(policy, [], KEEP)
     assert engine.recorder is None
     assert "updates compute all layers again" in caplog.text
+
+
+def test_layers_that_do_not_put_out_one_row_a_token_are_left_out():
+    """An expert that is given some tokens only, one that no token reaches, and a layer that is used twice."""
+    layers = torch.nn.ModuleDict({name: torch.nn.Linear(4, 3) for name in ("every", "some", "none", "twice")})
+    recorder = Recorder(layers, layers.keys(), 10**6)
+    recorder.wanted = True
+    recorder.begin([5, 2], [1, 1], 3)
+    tokens = torch.randn(1, 7, 4)
+    for limit in (10**6, 8 * recorder.token_bytes):
+        recorder.forget()
+        recorder.limit = limit
+        recorder.begin([5, 2], [1, 1], 3)
+        recorder.prompts([5, 2])
+        (
+            layers["every"](tokens),
+            layers["some"](tokens[0, ::2]),
+            layers["twice"](layers["twice"](tokens)[..., [0, 1, 2, 0]]),
+        )
+        recorder.step([1, 0])
+        layers["every"](tokens[:, :2]), layers["some"](tokens[0, :2]), layers["none"](tokens[:, :2])
+        index = torch.tensor([5, 0])
+        taken = recorder.recording.take("every", index)
+        assert taken is not None
+        whole = torch.cat([layers["every"](tokens)[0], layers["every"](tokens[:, :2])[0]])
+        torch.testing.assert_close(taken, whole[[5, 0]] if limit == 10**6 else whole[[8, 0]])
+        assert [recorder.recording.take(name, index) for name in ("some", "none", "twice")] == [None] * 3
 
 
 def test_a_trace_means_nothing_elsewhere(tiny_folder):

@@ -19,10 +19,10 @@ class FusedLoraLinear(lora.Linear):
     """peft's LoRA layer with a fused forward for the plain case; every other case is peft's own.
 
     Attributes:
-        recorded: gives this layer's output for the tokens at hand, where it is known already (see `recording`).
+        recorded: gives this layer's output for the tokens at hand, if it is known already (see `recording`).
     """
 
-    recorded: Callable[[], torch.Tensor] | None = None
+    recorded: Callable[[], torch.Tensor | None] | None = None
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         adapter = self._plain_adapter(x, args, kwargs)

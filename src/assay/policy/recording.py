@@ -25,31 +25,45 @@ from assay.policy.fused_lora import FusedLoraLinear
 class Recording:
     """Outputs of layers by their transformers' name, [tokens, out] each, of all tokens since the weights last changed.
 
+    Args:
+        storage: where they are written, by name; the next recording writes over it, so that no page of it is given back
+            and faulted in again in every round.
+        capacity: tokens for which memory is reserved where a layer is first heard.
+
     Attributes:
         tokens: how many tokens each layer has put out.
         alive: False once the weights have changed; nothing may be taken from it then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, storage: dict[str, torch.Tensor], capacity: int = 0) -> None:
+        self.storage = storage
+        self.capacity = capacity
         self.tokens = 0
         self.alive = True
-        self._parts: dict[str, list[torch.Tensor]] = {}
+        self._rows: dict[str, int] = {}
 
     def add(self, name: str, output: torch.Tensor) -> None:
-        """Keep `output` [n, out], without copying it."""
-        self._parts.setdefault(name, []).append(output)
+        """Copy `output` [n, out] behind what is there."""
+        start = self._rows.get(name, 0)
+        end = start + len(output)
+        if name not in self.storage or len(self.storage[name]) < end:
+            larger = output.new_empty(max(self.capacity, end), output.shape[1])
+            if start:
+                larger[:start] = self.storage[name][:start]
+            self.storage[name] = larger
+        self.storage[name][start:end] = output
+        self._rows[name] = end
 
-    def take(self, name: str, index: torch.Tensor) -> torch.Tensor:
-        """A new [len(index), out] tensor of the outputs at these places."""
-        parts = self._parts[name]
-        if len(parts) > 1:
-            parts[:] = [torch.cat(parts)]
-        return parts[0].index_select(0, index)
+    def take(self, name: str, index: torch.Tensor) -> torch.Tensor | None:
+        """A new [len(index), out] tensor of the outputs at these places.
+
+        None where the layer did not put out one row a token: an expert that sees some tokens only, a layer used twice.
+        """
+        return self.storage[name].index_select(0, index) if self._rows.get(name) == self.tokens else None
 
     def end(self) -> None:
-        """The weights change: give the memory back."""
+        """The weights change."""
         self.alive = False
-        self._parts.clear()
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,12 @@ class Recorder:
     def __init__(self, model: nn.Module, names: Iterable[str], limit: int) -> None:
         self.limit = limit
         self.wanted = False
-        self.recording = Recording()
+        self.recording = Recording({})
         self.token_bytes = 0
         # Groups that are recorded, from the first on; tokens of the coming forward pass that are, None for all.
         self._groups = 0
         self._chosen: torch.Tensor | None = torch.empty(0, dtype=torch.long)
+        self._forwarded = 0
         self._prompts: list[range] = []
         self._group: list[int] = []
         self._rows: list[list[int]] = []
@@ -54,6 +55,7 @@ class Recorder:
             if not self.wanted or tokens * self.token_bytes > self.limit:
                 break
             self._groups += 1
+            self.recording.capacity = max(self.recording.capacity, tokens)
 
     def prompts(self, lengths: Sequence[int]) -> None:
         """The next prompts are about to be forwarded as one packed row."""
@@ -93,13 +95,17 @@ class Recorder:
         """The weights change: every trace is void."""
         self.stop()
         self.recording.end()
-        self.recording = Recording()
+        self.recording = Recording(self.recording.storage, self.recording.capacity)
 
     def _choose(self, wanted: Sequence[bool]) -> None:
         """Which tokens of the next forward pass are kept; None is all of them."""
+        self._forwarded = len(wanted)
         self._chosen = None if wanted and all(wanted) else torch.tensor(wanted, dtype=torch.bool).nonzero().flatten()
 
     def _hear(self, name: str, layer: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        # What does not have a row for every token falls short of their number in the end, and is not used.
+        if output.dim() != 3 or output.shape[1] != self._forwarded:
+            return
         if self._chosen is None:
             self.recording.add(name, output[0])
         elif len(self._chosen):

@@ -215,8 +215,8 @@ def settle_overlap(loads: list[Load], on_overlap: str) -> Overlap:
     )
     if overlap.identical_train and on_overlap == "refuse":
         raise InputError(
-            f"{len(overlap.identical_train)} training prompts are held out too, for example {overlap.examples[0][0]!r}; "
-            "clean the data, or set data.on_overlap to drop"
+            f"{len(overlap.identical_train)} training prompts are held out too, for example "
+            f"{overlap.examples[0][0]!r}; clean the data, or set data.on_overlap to drop"
         )
     if on_overlap == "drop":
         gone = set(overlap.identical_train)

@@ -71,8 +71,12 @@ def rows_of(directory):
 
 
 def test_two_hundred_steps_with_a_slow_verifier_keep_the_bound(run, background):
-    # One request after another: writing is what the run waits for, on a busy machine too.
-    engine = background.BackgroundEngine(tick=0.008, slots=1)
+    class Uneven(background.BackgroundEngine):
+        """Quick, so that it gets ahead; slow for ten requests in a hundred, so that weights arrive inside completions."""
+
+        tick = property(lambda self: 0.05 if len(self.seen) % 100 >= 90 else 0.002, lambda self, value: None)
+
+    engine = Uneven(slots=3)
     result = run(engine, steps=200, max_staleness=2, rewards=[slow_letters], checkpoint_every=100)
     lines = [line for line in result.metrics() if "staleness/max" in line]
     assert len(lines) == 200

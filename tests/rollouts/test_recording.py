@@ -13,6 +13,7 @@ from assay.policy.fused_lora import FusedLoraLinear
 from assay.policy.recording import Recording
 from assay.rollouts import Request, Sampling, TransformersEngine, TransformersEngineOptions, generate
 from assay.rollouts.recorder import Recorder
+from assay.training.rows import micro_batches
 
 KEEP = TransformersEngineOptions(keep_outputs_gib=1.0)
 # Rows end at different steps, some after their first token.
@@ -89,6 +90,9 @@ def test_as_many_groups_are_recorded_as_fit(tiny_folder):
     batch = write(engine)
     assert [trace is not None for trace in batch.traces] == [True] * 12 + [False] * 6
     assert sum(tensor.nbytes for tensor in engine.recorder.recording.storage.values()) <= engine.recorder.limit
+    assert micro_batches(batch, 10_000, shared=True) == [list(range(12)), list(range(12, 18))]
+    assert micro_batches(replace(batch, traces=()), 10_000, shared=True) == [list(range(18))]
+    assert micro_batches(batch.select([]), 10_000, shared=True) == []
     recorded, mixed = batch.select(range(12)), batch.select(range(6, 18))
     for part in (recorded, mixed):
         torch.testing.assert_close(policy(part).logps, policy(replace(part, traces=())).logps, rtol=0, atol=2e-5)

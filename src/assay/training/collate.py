@@ -18,12 +18,12 @@ from assay.objectives import (
     group_tokens,
     high_entropy_mask,
 )
-from assay.policy import Policy, ScoringBatch, plan_micro_batches
+from assay.policy import Policy, ScoringBatch
 from assay.ranks import Ranks
 from assay.records import Group
 from assay.rewards import Scorer, reward_table
 from assay.training.options import TrainOptions
-from assay.training.rows import Window, keep_token_values, scoring_batch, select, tensors_of
+from assay.training.rows import Window, keep_token_values, micro_batches, scoring_batch, select, tensors_of
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,8 @@ class Collator:
 
     def over_micro_batches(self, batch: ScoringBatch, score: Callable) -> dict[str, torch.Tensor]:
         """Score all rows under the token budget; [N, T] tensors by name, on the CPU, in the rows' order."""
-        plan = plan_micro_batches(
-            [len(prompt) for prompt in batch.prompts],
-            [len(row) for row in batch.rows],
-            batch.row_prompt,
-            self.options.token_budget,
-            shared=self.policy.shares_prefixes,
-        )
         whole: dict[str, torch.Tensor] = {}
-        for indices in plan if batch.rows else []:
+        for indices in micro_batches(batch, self.options.token_budget, shared=self.policy.shares_prefixes):
             outputs = vars(score(batch.select(indices)))
             for name, tensor in outputs.items():
                 if tensor is None:

@@ -11,7 +11,7 @@ import torch
 
 from assay.errors import RunError
 from assay.objectives import Rows
-from assay.policy.batch import ScoringBatch
+from assay.policy import ScoringBatch, plan_micro_batches
 from assay.records import Completion, Group, Segment
 
 
@@ -86,6 +86,20 @@ def scoring_batch(groups: Sequence[Group], tokens: Sequence[np.ndarray]) -> Scor
     owner = tuple(index for index, group in enumerate(groups) for _ in group.completions)
     traces = tuple(completion.trace for group in groups for completion in group.completions)
     return ScoringBatch(prompts, tuple(tokens), owner, traces=traces)
+
+
+def micro_batches(batch: ScoringBatch, token_budget: int, *, shared: bool) -> list[list[int]]:
+    """Row indices of each micro-batch; rows with a trace stand apart, since a forward pass is replayed whole or not."""
+    traces = batch.traces or (None,) * len(batch.rows)
+    traced = [row for row, trace in enumerate(traces) if trace is not None]
+    others = [row for row, trace in enumerate(traces) if trace is None]
+    plan: list[list[int]] = []
+    for part in filter(None, (traced, others)):
+        some = batch.select(part)
+        lengths = [len(prompt) for prompt in some.prompts], [len(row) for row in some.rows]
+        cut = plan_micro_batches(*lengths, some.row_prompt, token_budget, shared=shared)
+        plan += [[part[position] for position in micro] for micro in cut]
+    return plan
 
 
 def select(rows: Rows, indices: Sequence[int], width: int) -> Rows:

@@ -12,11 +12,11 @@ from torch import nn
 
 from assay.errors import RunError
 from assay.objectives import Denominators, Metrics, Objective
-from assay.policy import Policy, ScoringBatch, plan_micro_batches
+from assay.policy import Policy, ScoringBatch
 from assay.policy.model import EntropyMode
 from assay.ranks import Ranks
 from assay.training.options import TrainOptions
-from assay.training.rows import Window, keep_token_values, select, to_device
+from assay.training.rows import Window, keep_token_values, micro_batches, select, to_device
 
 GRADIENT_BUCKET = 2**24
 
@@ -87,29 +87,18 @@ class Updater:
 
     def plan(self, window: Window, indices: list[int]) -> list[list[int]]:
         """Micro-batches of row indices under the token budget."""
-        traces = window.batch.traces or (None,) * len(window)
-        micro_batches = []
-        # Apart, since a forward pass is replayed for all of its rows or for none.
-        for part in ([i for i in indices if traces[i]], [i for i in indices if not traces[i]]):
-            batch = window.batch.select(part)
-            cut = plan_micro_batches(
-                [len(prompt) for prompt in batch.prompts],
-                [len(row) for row in batch.rows],
-                batch.row_prompt,
-                self.options.token_budget,
-                shared=self.policy.shares_prefixes,
-            )
-            micro_batches += [[part[position] for position in micro] for micro in cut] if part else []
-        return micro_batches
+        batch = window.batch.select(indices)
+        cut = micro_batches(batch, self.options.token_budget, shared=self.policy.shares_prefixes)
+        return [[indices[position] for position in micro] for micro in cut]
 
-    def denominators(self, window: Window, micro_batches: int) -> Denominators:
+    def denominators(self, window: Window, parts: int) -> Denominators:
         """Counts over the window and all ranks, before anything is split."""
         sums = self.objective.measure(
             window.rows.mask,
             window.group_ids,
             window.no_signal,
             entropy_mask=window.rows.entropy_mask,
-            micro_batches=micro_batches,
+            micro_batches=parts,
         )
         return Denominators.from_sums(self.ranks.sum(sums), self.max_completion_length)
 

@@ -72,7 +72,7 @@ def rows_of(directory):
 
 def test_two_hundred_steps_with_a_slow_verifier_keep_the_bound(run, background):
     class Uneven(background.BackgroundEngine):
-        """Quick, so that it gets ahead; slow for ten requests in a hundred, so that weights arrive inside completions."""
+        """Quick, to get ahead; slow for ten requests in a hundred, so that weights arrive inside completions."""
 
         tick = property(lambda self: 0.05 if len(self.seen) % 100 >= 90 else 0.002, lambda self, value: None)
 

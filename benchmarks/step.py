@@ -1,7 +1,7 @@
 """One GRPO step, assay beside TRL: same model, prompts, number and lengths of completions, LoRA settings and threads.
 
     OMP_NUM_THREADS=1 python benchmarks/step.py [--workloads short email ...] [--rounds 3] [--dtypes float32 bfloat16]
-                                                [--model smollm2 | llama-0.5b | FOLDER] [--skip-trl]
+                                                [--model smollm2 | llama-0.5b | FOLDER] [--skip-trl] [--cold]
 
 Each contestant lives in a process of its own and takes a step when it is told to, in turn, so that other load falls on
 all of them. Prints, for every workload, seconds of generation and of the rest (scoring, backward, optimiser, handing
@@ -189,6 +189,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--cold", action="store_true", help="no step to warm up: for workloads whose steps take minutes")
     parser.add_argument("--skip-trl", action="store_true", help="ratios are then to the first of --dtypes")
     arguments = parser.parse_args()
     threads = os.environ.get("OMP_NUM_THREADS", "default")
@@ -204,9 +205,9 @@ def main() -> None:
         for dtype in arguments.dtypes:
             contestants.append(Contestant(f"assay {dtype}", ["assay", name, model, dtype]))
         try:
-            for round_number in range(arguments.rounds + 1):
+            for round_number in range(arguments.rounds + (not arguments.cold)):
                 for one in contestants:
-                    one.step(keep=round_number > 0)
+                    one.step(keep=arguments.cold or round_number > 0)
             report(name, WORKLOADS[name], contestants)
             apart(name, contestants, whole)
             if name == "email":

@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--cold", action="store_true", help="no step to warm up: for workloads whose steps take minutes")
+    parser.add_argument("--cold", action="store_true", help="no step to warm up, where one takes minutes")
     parser.add_argument("--skip-trl", action="store_true", help="ratios are then to the first of --dtypes")
     arguments = parser.parse_args()
     threads = os.environ.get("OMP_NUM_THREADS", "default")

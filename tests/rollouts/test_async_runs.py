@@ -34,8 +34,14 @@ def earlier_threads():
 
 
 def threads_of_a_run():
+    """Names of threads that are left; on a busy machine one that was told to end takes a moment to do so."""
     names = ("assay-", "engine-of-a-test")
-    return [thread.name for thread in set(threading.enumerate()) - EARLIER if thread.name.startswith(names)]
+    deadline = time.monotonic() + 10
+    while True:
+        left = [thread.name for thread in set(threading.enumerate()) - EARLIER if thread.name.startswith(names)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
 
 
 @pytest.fixture

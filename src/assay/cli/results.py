@@ -24,6 +24,10 @@ def show_result(result: RunResult) -> None:
     before = {"greedy accuracy": summary["heldout_before"], "sampled pass rate": summary.get("pass_rate_before")}
     after = {"greedy accuracy": summary["heldout_after"], "sampled pass rate": summary.get("pass_rate_after")}
     measured = {name for name in before if before[name] is not None or after[name] is not None}
+    judged = history.series("heldout/accuracy")[0].tolist() if "heldout/accuracy" in history else []
+    if len(judged) == 1 and judged[0] < summary["steps"]:
+        console.print(f"The held-out prompts were judged at step {judged[0]:.0f} only: there is no after to compare.")
+        after = dict.fromkeys(after)
     console.print(f"On {summary['heldout_prompts']} held-out prompts, before and after {summary['steps']} steps:")
     console.print(
         before_after_table(

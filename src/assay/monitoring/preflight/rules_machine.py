@@ -193,12 +193,14 @@ def leakage(evidence: Evidence) -> Found | str:
     shown = (
         f"{identical} held-out prompts stand in the training data, {overlap.shared_passage} share a passage of 13 words"
     )
-    for heldout, train, passage in overlap.examples:
-        shown += f"; held-out {heldout!r} and training {train!r} share {passage!r}"
+    pairs = "".join(
+        f"; held-out {heldout!r} and training {train!r} share {passage!r}"
+        for heldout, train, passage in overlap.examples
+    )
     if identical:
-        return ("error", shown, "split by problem, not by row", "data.on_overlap")
+        return ("error", shown + pairs, "split by problem, not by row", "data.on_overlap")
     if overlap.shared_passage > 0.1 * len(evidence.heldout):
-        return ("warning", shown, "look at the examples; templates that repeat are harmless", "data.on_overlap")
+        return ("warning", shown + pairs, "look at the examples; templates that repeat are harmless", "data.on_overlap")
     return shown
 
 

@@ -153,9 +153,23 @@ def test_state_survives_json_and_continues_identically():
 
 
 def test_due():
-    heldout = make(Learner(), every=10)
-    assert [step for step in range(24) if heldout.due(step, last=step == 23)] == [0, 10, 20, 23]
-    assert [step for step in range(24) if make(Learner(), every=0).due(step)] == [0]
+    def evaluated(every, round_ends):
+        learner = Learner()
+        heldout = make(learner, every=every)
+        due = []
+        for step in round_ends:
+            if heldout.due(step, last=step == round_ends[-1]):
+                learner.skill = 20
+                heldout.evaluate(step)
+                due.append(step)
+                heldout, kept = make(learner, every=every), heldout.state_dict()
+                heldout.load_state_dict(kept)
+        return due
+
+    assert evaluated(10, range(24)) == [0, 10, 20, 23]
+    assert evaluated(0, range(24)) == [0, 23]
+    # Eight updates a round: 10, 20 and 30 lie within rounds and are due where these end; 40 is an end itself.
+    assert evaluated(10, range(0, 57, 8)) == [0, 16, 24, 32, 40, 56]
 
 
 def test_divergence_is_per_token_and_per_completion():

@@ -43,6 +43,8 @@ def test_a_wrong_path_is_one_line(tmp_path, path, message):
 def test_unknown_adapter_targets_and_attention_are_refused(tiny_folder):
     with pytest.raises(InputError, match="no_such_module"):
         load_policy(ModelOptions(path=str(tiny_folder("llama")), lora_targets=("no_such_module",)))
+    with pytest.raises(InputError, match="include the output embedding"):
+        load_policy(ModelOptions(path=str(tiny_folder("llama")), lora_targets=("q_proj", "lm_head")))
     with pytest.raises(InputError, match="transformers knows"):
         load_policy(ModelOptions(path=str(tiny_folder("llama")), attention="no_such_kernel"))
 

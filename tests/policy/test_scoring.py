@@ -95,6 +95,16 @@ def compare(policy, batch, tolerance, temperature=0.7):
         assert worst <= tolerance, f"gradient of {name} is off by {worst:.2g}"
 
 
+def test_an_adapted_layer_takes_no_tokens_too(tiny_folder):
+    """An expert that the router gave none."""
+    layer = make_policy(tiny_folder("llama")).transformer.model.layers[0].mlp.gate_proj
+    assert type(layer) is FusedLoraLinear
+    none = torch.zeros(0, layer.in_features, dtype=layer.weight.dtype, requires_grad=True)
+    out = layer(none)
+    out.sum().backward()
+    assert (out.shape, none.grad.shape) == ((0, layer.out_features), none.shape)
+
+
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_shared_prefix_scoring_equals_plain_forward(tiny_folder, architecture, lora):

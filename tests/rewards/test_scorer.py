@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from assay.errors import InputError
 from assay.records import Judgement, Outcome
@@ -193,6 +194,28 @@ def test_numpy_scalars_and_booleans_are_numbers(make_group):
     group = make_group(["a", "b", "c"])
     score([lambda completions, **_: [np.float32(0.5), True, np.int64(2)]], [group])
     assert [c.reward for c in group.completions] == [0.5, 1.0, 2.0]
+
+
+def test_what_a_function_leaves_behind_is_plain(make_group):
+    """numpy's values do not load from a checkpoint."""
+
+    def reward(completions, log_extra, **_):
+        log_extra("length", np.array([1, 2]))
+        log_extra("kind", [np.str_("a"), {"share": torch.tensor(0.5), "names": {"y", "x"}}])
+        return [Judgement(Outcome.SCORED, np.float64(0.25)), 1.0]
+
+    group = make_group(["a", "b"])
+    score([reward], [group])
+    first, second = group.completions
+    assert [type(item.judgements["reward"].reward) for item in group.completions] == [float, float]
+    assert (first.tags["length"], first.tags["kind"]) == (1, "a")
+    assert [type(first.tags[name]) for name in ("length", "kind")] == [int, str]
+    assert second.tags["kind"] == {"share": 0.5, "names": ["x", "y"]}
+
+
+def test_a_judgement_of_no_number_is_refused(make_group):
+    with pytest.raises(RewardError, match=r"returned nan \(float\) at row 0"):
+        score([lambda completions, **_: [Judgement(Outcome.SCORED, math.nan)]], [make_group(["a"])])
 
 
 def test_an_exception_names_the_completion_that_caused_it(make_group):

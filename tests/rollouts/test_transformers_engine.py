@@ -208,6 +208,23 @@ def test_weights_may_change_inside_a_completion(tiny_folder):
     assert list(completed) == []
 
 
+def test_a_float32_copy_of_the_head_does_not_outlive_a_push(tiny_folder):
+    """In the middle of a wave, with all weights trained and the head multiplied in float32."""
+    policy = make_policy(tiny_folder("llama"), lora=False, dtype="bfloat16", fp32_lm_head=True)
+    engine = TransformersEngine.from_policy(policy, [])
+    engine.submit(Request((1, 2), Sampling(2), 1, seed=0))
+    engine.submit(Request((5, 6, 7), Sampling(4), 1, seed=1))
+    completed = engine.completed()
+    next(completed)
+    with torch.no_grad():
+        policy.transformer.get_output_embeddings().weight.zero_()
+    engine.push(policy.named_full_weights(), version=1)
+    _, [late] = next(completed)
+    uniform = -np.log(policy.config.vocab_size)
+    assert late.segments[0].sampling_logps[:2] != pytest.approx(uniform, abs=1e-5)
+    assert late.segments[0].sampling_logps[2:] == pytest.approx(uniform, abs=1e-5)
+
+
 def test_cancelled_requests_never_come_back(tiny_folder):
     engine = TransformersEngine.from_policy(make_policy(tiny_folder("llama")), [])
     handles = [engine.submit(Request((1, 2), Sampling(length), 2, seed=0)) for length in (2, 6, 4, 3)]

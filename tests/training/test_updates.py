@@ -1,11 +1,16 @@
 """What an update must not depend on, and what it must refuse."""
 
+import zlib
+
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import assay
 from assay.errors import InputError, RunError
+from assay.objectives import Objective
 from assay.policy.recording import Recording
 from assay.rollouts import TransformersEngine
 from assay.training.options import TrainOptions
@@ -24,6 +29,14 @@ def every_other(completions, **kwargs):
     return [float(index % 2) for index in range(len(completions))]
 
 
+def takes(monkeypatch):
+    """Names of the layers whose output was taken from a recording, as they come."""
+    taken = []
+    original = Recording.take
+    monkeypatch.setattr(Recording, "take", lambda self, name, index: taken.append(name) or original(self, name, index))
+    return taken
+
+
 @pytest.fixture
 def weights(tiny_folder, tmp_path):
     """The trained parameters after two updates; keywords go on top."""
@@ -36,7 +49,8 @@ def weights(tiny_folder, tmp_path):
             "heldout_size": 0,
         }  # fmt: skip
         result = assay.train(**(settings | keys))
-        return load_file(result.directory / "checkpoints" / "step-2" / "weights.safetensors"), result
+        last = result.summary["steps"]
+        return load_file(result.directory / "checkpoints" / f"step-{last}" / "weights.safetensors"), result
 
     return train
 
@@ -62,20 +76,85 @@ def test_the_cut_does_not_change_the_weights(weights, preset, keys):
 
 @pytest.mark.parametrize("keys", [{}, {"preset": "grpo", "beta": 0.1}, {"preset": "reinforce_pp"}], ids=str)
 def test_reusing_what_the_sampler_computed_does_not_change_the_weights(weights, monkeypatch, keys):
-    taken = []
-    original = Recording.take
-    monkeypatch.setattr(Recording, "take", lambda self, name, index: taken.append(name) or original(self, name, index))
+    taken = takes(monkeypatch)
     settings = {"dynamic_sampling": False, "steps_per_generation": 1, **keys}
     plain, _ = weights("plain", keep_outputs_gib=0.0, **settings)
     assert not taken
     reused, result = weights("reused", **settings)
-    assert len(taken) >= 2 * 14
+    # Two layers of seven products, in the check at start and in each of the two updates.
+    assert len(taken) >= 3 * 14
     assert any(line.get("grad_norm", 0) > 0 for line in result.metrics())
     for name, tensor in plain.items():
         torch.testing.assert_close(reused[name], tensor, rtol=0, atol=2e-6)
     taken.clear()
     weights("twice", num_iterations=2, **settings)
     assert not taken
+
+
+def sparse(completions, log_extra, **kwargs):
+    """Right in one answer of five, whatever it says; leaves numpy values behind."""
+    texts = [completion[-1]["content"] for completion in completions]
+    log_extra("letters", np.array([len(text) for text in texts]))
+    return [float(zlib.crc32(text.encode()) % 5 == 0) for text in texts]
+
+
+def test_resume_is_exact_where_groups_wait_and_outputs_are_reused(tiny_folder, tmp_path, monkeypatch):
+    """Dynamic sampling leaves groups for the next round: written by earlier weights, they must be computed again, in
+    the same micro-batches whether or not the run was interrupted."""
+    taken = takes(monkeypatch)
+
+    def train(folder, steps):
+        return assay.train(
+            model=str(tiny_folder("llama")), dataset=ROWS * 3, rewards=[sparse], preset="dapo", name="r", steps=steps,
+            output_dir=str(tmp_path / folder), num_generations=2, max_completion_length=8, prompts_per_step=4,
+            learning_rate=1e-2, dtype="float32", lora_rank=2, console="quiet", heldout_size=0, checkpoint_every=1,
+            keep_checkpoints=9,
+        )  # fmt: skip
+
+    whole = train("whole", 6)
+    lines = {line["step"]: line for line in whole.metrics() if line["step"]}
+    waited = [step for step, line in lines.items() if line["refill/from_surplus"]]
+    assert waited, "otherwise this test is of nothing"
+    cut = waited[-1] - 1
+    train("cut", cut)
+    taken.clear()
+    train("cut", 6)
+    assert len(taken) >= (1 + 6 - cut) * 14, "groups that wait do not keep fresh ones from being reused"
+    for step in range(cut, 7):
+        one, other = (
+            load_file(tmp_path / folder / "r" / "checkpoints" / f"step-{step}" / "weights.safetensors")
+            for folder in ("whole", "cut")
+        )
+        assert all(torch.equal(one[name], other[name]) for name in one), f"weights differ at step {step}"
+
+
+def test_the_gap_to_the_sampler_is_measured_on_rows_that_were_computed_afresh(weights, monkeypatch):
+    """Four groups a step, all of them reused: one row a step is scored without. Rows that are not reused all count."""
+    rows = []
+    original = Objective.__call__
+
+    def call(self, outputs, tensors, denominators):
+        loss, metrics = original(self, outputs, tensors, denominators)
+        rows.append((len(tensors.mask), float(metrics.means["sampling/sampling_logp_difference/mean"][1])))
+        return loss, metrics
+
+    monkeypatch.setattr(Objective, "__call__", call)
+    settings = {"dynamic_sampling": False, "steps_per_generation": 1, "rewards": [every_other], "steps": 1}
+    _, result = weights("probe", mask_truncated_completions=False, **settings)
+    assert [count for count, _ in rows] == [16, 0, 1]
+    table = pq.read_table(result.directory / "rollouts" / "step-000001.parquet").to_pylist()
+    measured = [row for row in table if row["old_logps"]]
+    assert len(measured) == 1
+    gaps = np.abs(np.array(measured[0]["old_logps"]) - np.array(measured[0]["sampling_logps"]))
+    line = result.metrics()[-1]
+    assert len(gaps) == rows[2][1]
+    assert line["sampling/sampling_logp_difference/mean"] == pytest.approx(gaps.mean(), abs=1e-9)
+    assert line["sampling/sampling_logp_difference/max"] == pytest.approx(gaps.max(), abs=1e-9)
+    rows.clear()
+    _, result = weights("plain", keep_outputs_gib=0.0, **settings)
+    assert [count for count, _ in rows] == [16]
+    table = pq.read_table(result.directory / "rollouts" / "step-000001.parquet").to_pylist()
+    assert all(row["old_logps"] for row in table)
 
 
 def test_a_sampler_with_other_weights_is_seen_though_its_outputs_are_reused(weights, monkeypatch):

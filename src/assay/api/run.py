@@ -128,6 +128,8 @@ def run_session(session: Session, directory: RunDirectory, on_step: OnStep | Non
     if ranks.is_main and not directory.config.exists():
         write_whole(directory.config, dump_config(config, {**session.measured, **run_facts(session)}))
     monitor.start()
+    for line in session.pool.report.lines():
+        monitor.message(line)
     try:
         steps = trainer.run()
     finally:

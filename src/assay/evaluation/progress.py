@@ -66,10 +66,15 @@ class Heldout:
         self.best: dict[str, HeldoutResult] = {}
         self.start_step: int | None = None
         self.best_step: int | None = None
+        self.last_step: int | None = None
 
     def due(self, step: int, last: bool = False) -> bool:
-        """Whether to evaluate after `step` updates: at the start, every `eval.every`, and after the last."""
-        return step == 0 or last or (self.options.every > 0 and step % self.options.every == 0)
+        """Whether to evaluate after `step` updates: at the start, every `eval.every`, and after the last.
+
+        Asked once a round. A multiple that lies within a round of several updates is due at the end of that round.
+        """
+        every = self.options.every
+        return step == 0 or last or (every > 0 and step // every > (self.last_step or 0) // every)
 
     @property
     def best_figure(self) -> float | None:
@@ -89,6 +94,7 @@ class Heldout:
                 metrics |= {prefix + name: value for name, value in self._report(heldout.name, figure, result).items()}
             metrics |= {prefix + name: value for name, value in self._divergence(result).items()}
         is_best = self._remember(step, results)
+        self.last_step = step
         if self.best_step is not None and self.best_figure is not None:
             metrics |= {"heldout/best": self.best_figure, "heldout/best_step": float(self.best_step)}
         return HeldoutRound(step, results, metrics, is_best)
@@ -100,6 +106,7 @@ class Heldout:
             "best": {name: result.state_dict() for name, result in self.best.items()},
             "start_step": self.start_step,
             "best_step": self.best_step,
+            "last_step": self.last_step,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -107,6 +114,7 @@ class Heldout:
         self.start = {name: HeldoutResult.from_state(value) for name, value in state["start"].items()}
         self.best = {name: HeldoutResult.from_state(value) for name, value in state["best"].items()}
         self.start_step, self.best_step = state["start_step"], state["best_step"]
+        self.last_step = state.get("last_step", self.start_step)
 
     @property
     def _primary(self) -> str:

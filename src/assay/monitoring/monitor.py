@@ -72,7 +72,7 @@ class Monitor:
 
     `step` adds what only it can know: time/<phase>, `step_time` (the wall clock since the last step without the
     phases evaluate and save), `tokens_per_second`, memory/*, and `num_tokens` (cumulative: prompt tokens counted once
-    a completion, plus policy-authored tokens).
+    a completion, plus policy-authored tokens, of all that was generated, trained on or not).
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Monitor:
         self._phase: tuple[str, float] | None = None
         self._last_step = time.monotonic()
         self._num_tokens = 0.0
+        self._stored = 0
 
     def start(self) -> None:
         """Open trackers and the console."""
@@ -121,9 +122,11 @@ class Monitor:
     def step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
         """One optimisation step is over: write its line and its rollouts, then show it."""
         complete = {**metrics, **self._measure(metrics)}
-        if groups and step % self.options.rollouts_every == 0:
+        # Groups come with the first update of a round only, which need not be a multiple of rollouts_every.
+        if groups and step // self.options.rollouts_every > self._stored // self.options.rollouts_every:
             # Rollouts first: a line in metrics.jsonl promises that the step's file exists.
             self.store.write(step, groups)
+            self._stored = step
         self.log.append(step, complete)
         for tracker in self._trackers:
             tracker.log(step, complete)
@@ -173,10 +176,10 @@ class Monitor:
             tracker.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"num_tokens": self._num_tokens}
+        return {"num_tokens": self._num_tokens, "stored": self._stored}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._num_tokens = float(state["num_tokens"])
+        self._num_tokens, self._stored = float(state["num_tokens"]), int(state.get("stored", 0))
 
     def _findings(self) -> list[tuple[str, str]]:
         """What the doctor says of the metrics so far; rollouts are left to `assay doctor`, which has the time."""
@@ -200,8 +203,8 @@ class Monitor:
         self._last_step = now
         measured = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
         self._view.phase_seconds, self._seconds = self._seconds, {}
-        written = metrics.get("completions/total_tokens", 0.0)
-        self._num_tokens += written + metrics.get("num_prompt_tokens", 0.0)
+        written = metrics.get("refill/completion_tokens", metrics.get("completions/total_tokens", 0.0))
+        self._num_tokens += written + metrics.get("refill/prompt_tokens", metrics.get("num_prompt_tokens", 0.0))
         measured |= {"step_time": step_time, "num_tokens": self._num_tokens, **memory_metrics()}
         if step_time > 0 and written:
             measured["tokens_per_second"] = written / step_time

@@ -84,6 +84,14 @@ class Metrics:
         for mine, theirs in zip(self._kinds(), other._kinds(), strict=True):
             mine.update(theirs)
 
+    def split(self, prefix: str) -> tuple[Metrics, Metrics]:
+        """The entries whose names begin with `prefix`, and the others."""
+        inside, outside = Metrics(), Metrics()
+        for mine, match, rest in zip(self._kinds(), inside._kinds(), outside._kinds(), strict=True):
+            for name, value in mine.items():
+                (match if name.startswith(prefix) else rest)[name] = value
+        return inside, outside
+
     @staticmethod
     def reduce(parts: Iterable[Metrics]) -> Metrics:
         """One Metrics for the whole, from those of its micro-batches (or windows)."""

@@ -21,7 +21,7 @@ def add_adapters(model: nn.Module, options: ModelOptions) -> peft.PeftModel:
     """Wrap a transformers model with LoRA; only the adapters require gradients afterwards, in float32.
 
     Raises:
-        InputError: if no module carries a name in `lora_targets`.
+        InputError: if no module carries a name in `lora_targets`, or one of them is the output embedding.
     """
     targets: Any = "all-linear" if options.lora_targets == ("all-linear",) else list(options.lora_targets)
     config = peft.LoraConfig(
@@ -38,6 +38,11 @@ def add_adapters(model: nn.Module, options: ModelOptions) -> peft.PeftModel:
         wrapped = peft.get_peft_model(model, config)
     except ValueError as error:
         raise InputError(f"model.lora_targets {options.lora_targets} fits no module of this model: {error}") from error
+    if isinstance(model.get_output_embeddings(), LoraLayer):  # type: ignore[operator]
+        raise InputError(
+            f"model.lora_targets {options.lora_targets} include the output embedding. Log-probs are computed from its "
+            "own weight, so that an adapter there would learn nothing; name other modules, or use all-linear"
+        )
     fuse(wrapped)
     return wrapped
 

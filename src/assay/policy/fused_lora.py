@@ -71,7 +71,7 @@ class _FusedLora(torch.autograd.Function):
             out = nn.functional.linear(flat, weight, bias).addmm_(inner, up.to(x.dtype).T, alpha=scale)
         ctx.scale = scale
         ctx.save_for_backward(flat, inner, weight, down, up)
-        return out.view(*x.shape[:-1], -1)
+        return out.view(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -83,5 +83,5 @@ class _FusedLora(torch.autograd.Function):
         grad_x = None
         if ctx.needs_input_grad[0]:
             grad_x = (grad @ weight).addmm_(grad_inner, down.to(grad.dtype))
-            grad_x = grad_x.view(*grad_out.shape[:-1], -1)
+            grad_x = grad_x.view(*grad_out.shape[:-1], grad_x.shape[-1])
         return grad_x, None, None, grad_down, grad_up, None, None

@@ -142,7 +142,11 @@ class Policy(nn.Module):
         if found is None:
             return contextlib.nullcontext()
         recording, index = found
-        return replayed(self.transformer, recording, torch.tensor(index, device=self.device))
+        return replayed(self.transformer, recording, torch.from_numpy(index).to(self.device))
+
+    def replays(self, batch: ScoringBatch) -> bool:
+        """Whether scoring this batch takes the adapted layers' outputs from the sampler."""
+        return self.shares_prefixes and not batch.model_inputs and places(batch) is not None
 
     def _hidden(self, backbone: nn.Module, layout: Layout, batch: ScoringBatch) -> torch.Tensor:
         """[N, H] final hidden states at the positions that predict the targets."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -73,7 +74,7 @@ class Trace:
 
     recording: Recording = field(repr=False)
     prompt: range
-    tokens: tuple[int, ...]
+    tokens: np.ndarray
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()
@@ -83,26 +84,32 @@ def _nothing() -> None:
     return None
 
 
-def places(batch: ScoringBatch) -> tuple[Recording, list[int]] | None:
+def live_traces(batch: ScoringBatch) -> list[Trace | None]:
+    """Each row's trace; None where it has none or the weights have changed since it was made."""
+    traces = batch.traces or (None,) * len(batch.rows)
+    return [trace if trace is not None and trace.recording.alive else None for trace in traces]
+
+
+def places(batch: ScoringBatch) -> tuple[Recording, np.ndarray] | None:
     """The one recording that holds all tokens of a batch, and where they lie in it, in the order of `shared_layout`.
 
     None where a row has no trace, where traces come from several recordings or the weights have changed since, and
     where a completion is not what was written any more.
     """
-    traces = [trace for trace in batch.traces if trace is not None and trace.recording.alive]
+    traces = [trace for trace in live_traces(batch) if trace is not None]
     if len(traces) < len(batch.rows) or len({id(trace.recording) for trace in traces}) != 1:
         return None
-    found: list[int] = []
+    found: list[Any] = []
     for number, prompt in enumerate(batch.prompts):
         rows = [row for row, owner in enumerate(batch.row_prompt) if owner == number]
-        if len(traces[rows[0]].prompt) != len(prompt):
+        if not rows or len(traces[rows[0]].prompt) != len(prompt):
             return None
-        found += traces[rows[0]].prompt
+        found.append(traces[rows[0]].prompt)
         for row in rows:
             if len(traces[row].tokens) != len(batch.rows[row]) - 1:
                 return None
-            found += traces[row].tokens
-    return traces[0].recording, found
+            found.append(traces[row].tokens)
+    return traces[0].recording, np.concatenate(found)
 
 
 def recordable(transformer: nn.Module) -> list[str]:

@@ -7,6 +7,7 @@ The rule is DAPO's (arXiv 2503.14476, section 3.2). Nothing here generates or sc
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,9 +19,10 @@ from assay.records import Group, Prompt
 
 MEMORY = 0.9  # what survives of the counts of mixed groups from batch to batch, so that the estimate follows the policy
 COUNTS = (
-    "generated", "completions", "mixed", "all_correct", "all_wrong", "equal", "unjudged", "screened_out",
-    "from_surplus", "expired", "wasted", "forecast",
+    "generated", "completions", "prompt_tokens", "completion_tokens", "mixed", "all_correct", "all_wrong", "equal",
+    "unjudged", "screened_out",
 )  # fmt: skip
+BOOKS = ("from_surplus", "expired", "wasted")
 
 
 def has_signal(group: Group) -> bool:
@@ -59,7 +61,7 @@ class Refill:
         self.kept: list[Group] = []
         self.uniform: list[Group] = []
         self.surplus: list[tuple[Group, int]] = []
-        self.counts: dict[str, float] = {}
+        self.counts: Counter[str] = Counter()
         # Groups generated and found mixed, older ones fading: the estimate of how many prompts a mixed group costs.
         self.memory = {"mixed": 1.0, "generated": 1.0}
 
@@ -77,10 +79,10 @@ class Refill:
         """Start a batch of `size` groups with what the last one left over."""
         assert not self.active, "a batch has begun already; take() it first"
         young = [(group, age + 1) for group, age in self.surplus if age < self.options.max_surplus_age]
-        self.counts = {**dict.fromkeys(COUNTS, 0.0), "expired": float(len(self.surplus) - len(young))}
+        self.counts = Counter(expired=len(self.surplus) - len(young))
         self.size, self.rounds, self.uniform = size, 0, []
         self.kept, self.surplus = [group for group, _ in young[:size]], young[size:]
-        self.counts["from_surplus"] = float(len(self.kept))
+        self.counts["from_surplus"] = len(self.kept)
         self.memory = {name: MEMORY * count for name, count in self.memory.items()}
 
     def ask(self) -> int:
@@ -100,14 +102,11 @@ class Refill:
         for group in groups:
             mixed = self.informative(group)
             (self.kept if mixed or not self.options.dynamic_sampling else self.uniform).append(group)
-            self.counts["mixed" if mixed else kind_of_uniform(group)] += 1
-            self.counts["completions"] += len(group.completions)
-            self.counts["screened_out"] += not mixed and len(group.completions) == self.options.screen
+            self.counts.update(tally(group, mixed, self.options.screen))
             self.memory["mixed"] += mixed
-        self.counts["generated"] += len(groups)
         self.memory["generated"] += len(groups)
         if forecast is not None:
-            self.counts["forecast"] += forecast * len(groups)
+            self.counts.update({"forecast": forecast * len(groups)})
 
     def take(self) -> Batch:
         """End the batch: its groups in the order in which they were generated, and its metrics."""
@@ -122,22 +121,19 @@ class Refill:
             )
         groups = self.kept[: self.size] + self.uniform[:fill]
         left = [(group, 0) for group in self.kept[self.size :]] if self.options.keep_surplus else []
-        self.counts["wasted"] = float(len(self.kept[self.size :]) - len(left))
+        self.counts["wasted"] = len(self.kept[self.size :]) - len(left)
         self.surplus += left
         batch = Batch(groups, not missing, self.metrics(missing))
         self.size, self.kept, self.uniform = None, [], []
         return batch
 
     def metrics(self, missing: int) -> dict[str, float]:
-        """Counts of this batch; `multiplier` is groups generated for each mixed one, beside what was expected."""
-        counts = self.counts
-        found = {f"refill/{name}": counts[name] for name in COUNTS if name != "forecast"}
-        found |= {"refill/rounds": float(self.rounds), "refill/missing": float(missing)}
-        found |= {"refill/surplus": float(len(self.surplus))}
-        if counts["mixed"]:
-            found["refill/multiplier"] = counts["generated"] / counts["mixed"]
-        if counts["forecast"]:
-            found["refill/multiplier_expected"] = counts["generated"] / counts["forecast"]
+        """Counts of this batch, and the multiplier that the curriculum's forecast led to expect."""
+        found = refill_metrics(self.counts, missing)
+        found |= {f"refill/{name}": float(self.counts[name]) for name in BOOKS}
+        found |= {"refill/rounds": float(self.rounds), "refill/surplus": float(len(self.surplus))}
+        if self.counts["forecast"]:
+            found["refill/multiplier_expected"] = self.counts["generated"] / self.counts["forecast"]
         return found
 
     def state_dict(self, encode: Callable[[Group], Any]) -> dict[str, Any]:
@@ -157,7 +153,43 @@ class Refill:
         self.kept = [decode(group) for group in state["kept"]]
         self.uniform = [decode(group) for group in state["uniform"]]
         self.surplus = [(decode(group), age) for group, age in state["surplus"]]
-        self.counts, self.memory = dict(state["counts"]), dict(state["memory"])
+        self.counts, self.memory = Counter(state["counts"]), dict(state["memory"])
+
+
+def tally(group: Group, mixed: bool, screen: int) -> dict[str, Any]:
+    """What one generated and marked group adds to the counts, whether or not it is trained on."""
+    done = group.completions
+    rewards = [completion.reward for completion in done if completion.reward is not None]
+    verdicts = [completion.correct for completion in done if completion.correct is not None]
+    return {
+        "generated": 1,
+        "completions": len(done),
+        "prompt_tokens": len(group.prompt.token_ids) * len(done),
+        "completion_tokens": sum(completion.num_tokens for completion in done),
+        "mixed" if mixed else kind_of_uniform(group): 1,
+        "screened_out": not mixed and len(done) == screen,
+        "rewarded": len(rewards),
+        "reward": sum(rewards),
+        "judged": len(verdicts),
+        "correct": sum(verdicts),
+    }
+
+
+def refill_metrics(counts: Mapping[str, float], missing: int) -> dict[str, float]:
+    """Counts over all groups that were generated; `multiplier` is groups generated for each mixed one.
+
+    `refill/reward` and `refill/accuracy` are means over all completions that were written. `reward` and `accuracy` are
+    those of the groups that are trained on, which dynamic sampling has picked for having a signal.
+    """
+    found = {f"refill/{name}": float(counts.get(name, 0)) for name in COUNTS} | {"refill/missing": float(missing)}
+    for name, part, whole in (
+        ("multiplier", "generated", "mixed"),
+        ("reward", "reward", "rewarded"),
+        ("accuracy", "correct", "judged"),
+    ):
+        if counts.get(whole):
+            found[f"refill/{name}"] = counts[part] / counts[whole]
+    return found
 
 
 def kind_of_uniform(group: Group) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import InputError
@@ -70,7 +70,7 @@ def arguments(samples: Sequence[Sample], trainer_state: Any, logged: Logged) -> 
         "completions": [sample.completion.content for sample in samples],
         "completion_ids": [token_ids(sample.completion) for sample in samples],
         "trainer_state": trainer_state,
-        "log_extra": lambda column, values: logged.extra.__setitem__(column, list(values)),
+        "log_extra": lambda column, values: logged.extra.__setitem__(column, [plain(value) for value in values]),
         "log_metric": lambda name, value: logged.metrics.setdefault(name, []).append(float(value)),
     }
 
@@ -109,9 +109,14 @@ def check_rewards(name: str, returned: Any, samples: Sequence[Sample]) -> list[J
 def check_reward(name: str, value: Any, sample: Sample, row: int) -> Judgement:
     """One returned value: None does not apply, a number is a score, a Judgement stays what it is."""
     if isinstance(value, Judgement):
-        return value
+        return value if value.reward is None else replace(value, reward=number(name, value.reward, sample, row))
     if value is None:
         return Judgement(Outcome.NOT_APPLICABLE)
+    return Judgement(Outcome.SCORED, number(name, value, sample, row))
+
+
+def number(name: str, value: Any, sample: Sample, row: int) -> float:
+    """A reward as Python's own number; RewardError where it is none."""
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "size", None) is not None:
         value = item() if is_scalar(value) else value
@@ -120,7 +125,7 @@ def check_reward(name: str, value: Any, sample: Sample, row: int) -> Judgement:
             f"reward function {name!r} returned {short(value)} at row {row} ({sample.label}); "
             "return a finite number, or None where it does not apply"
         )
-    return Judgement(Outcome.SCORED, float(value))
+    return float(value)
 
 
 def is_scalar(value: Any) -> bool:
@@ -135,6 +140,27 @@ def check_extra(name: str, logged: Logged, count: int) -> None:
             raise RewardError(
                 f"reward function {name!r}: log_extra({column!r}) got {len(values)} values for {count} completions"
             )
+
+
+def plain(value: Any) -> Any:
+    """numpy's and torch's values as Python's own: what a function logs must fit into checkpoints and rollouts.
+
+    >>> from pathlib import Path; import numpy as np
+    >>> plain({"lengths": np.arange(2), "kinds": {"b", "a"}, "path": Path("x")})
+    {'lengths': [0, 1], 'kinds': ['a', 'b'], 'path': 'x'}
+    """
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(plain(item) for item in value)
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return None if value is None else str(value)
 
 
 def short(value: Any) -> str:

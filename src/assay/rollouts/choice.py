@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import transformers
 from assay.policy import ScoringBatch, attention
 from assay.policy.loading import LOGP_TOLERANCE
 from assay.policy.model import Policy, logit_rule
+from assay.policy.recording import recordable
 from assay.rollouts.decoders import Decoder, GeneralDecoder
 from assay.rollouts.recorder import Recorder
 from assay.rollouts.shared_cache import SharedCacheDecoder
@@ -41,32 +43,53 @@ def choose_decoder(model: transformers.PreTrainedModel, float32_logits: bool = F
     return general
 
 
-@torch.no_grad()
-def recording_works(policy: Policy, decoder: SharedCacheDecoder, recorder: Recorder) -> bool:
-    """Score a scripted wave with its recording and without; False, with a logged reason, where the two differ.
+def choose_recorder(policy: Policy, decoder: Decoder, limit: int) -> Recorder | None:
+    """What keeps up to `limit` bytes of layers' outputs for the update of `policy`, listening at `decoder`'s model.
 
-    The decoder keeps the recorder if it works.
+    None where the policy would not use them; and, with a logged reason, where using them changes log-probs.
     """
+    names = recordable(policy.transformer) if policy.device.type == "cpu" else []
+    can = policy.shares_prefixes and not policy.options.gradient_checkpointing and not policy.options.lora_dropout
+    if not limit or not names or not can or not isinstance(decoder, SharedCacheDecoder):
+        return None
+    decoder.recorder = recorder = Recorder(decoder.model, names, limit)
+    try:
+        reason = _recording_fault(policy, decoder, recorder)
+    except (attention.SharingUnsupported, TypeError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+    finally:
+        decoder.recorder = None
+        decoder.stop()
+    if reason is None:
+        recorder.limit = limit
+        return recorder
+    recorder.close()
+    logger.warning("updates compute all layers again: %s", reason)
+    return None
+
+
+@torch.no_grad()
+def _recording_fault(policy: Policy, decoder: SharedCacheDecoder, recorder: Recorder) -> str | None:
+    """Score a scripted wave with its recording and without; what is wrong, if anything."""
     vocab_size = int(policy.config.vocab_size)
     tokens = torch.randint(vocab_size, (64,), generator=torch.Generator().manual_seed(1)).tolist()
     prompts, rows = [tokens[:11], tokens[11:15]], [tokens[start : start + 4] for start in (15, 19, 23, 27)]
-    decoder.recorder, recorder.wanted = recorder, True
+    # The few tokens are recorded whatever the limit is, and given back.
+    recorder.limit, recorder.wanted = sys.maxsize, True
     with torch.inference_mode():
         decoder.start(prompts, [2, 2], 4)
         for step in range(3):
             decoder.step(torch.tensor([row[step] for row in rows], device=policy.device))
     traces = tuple(recorder.trace(row) for row in range(4))
-    decoder.stop()
     batch = ScoringBatch(tuple(map(np.array, prompts)), tuple(map(np.array, rows)), (0, 0, 1, 1))
-    plain = policy(batch).logps
-    replayed = policy(replace(batch, traces=traces)).logps
+    traced = replace(batch, traces=traces)
+    if not policy.replays(traced):
+        return "the sampler's outputs do not cover the tokens"
+    difference = float((policy(batch).logps - policy(traced).logps).abs().mean())
     recorder.forget()
-    difference = float((plain - replayed).abs().mean())
     if difference <= LOGP_TOLERANCE[policy.choices["dtype"]]:
-        return True
-    logger.warning("updates compute all layers again: reusing the sampler's changes log-probs by %.3g nats", difference)
-    decoder.recorder = None
-    return False
+        return None
+    return f"reusing the sampler's changes log-probs by {difference:.3g} nats"
 
 
 @torch.inference_mode()

@@ -15,6 +15,8 @@ from assay.policy.head import LogitRule, head_logits
 class Decoder(Protocol):
     """One wave of rows. `start`, then `keep` and `step` in turn, then `stop`."""
 
+    head: OutputHead
+
     def start(self, prompts: Sequence[Sequence[int]], repeats: Sequence[int], max_new: int) -> torch.Tensor:
         """Prefill each prompt once and fork it; [sum(repeats), V] logits of the first token, prompt-major."""
         ...

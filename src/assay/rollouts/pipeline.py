@@ -20,7 +20,7 @@ from typing import Any
 from assay.errors import RunError
 from assay.policy import Policy
 from assay.prompts import Curriculum, Refill, RewardCurriculum
-from assay.prompts.refill import kind_of_uniform
+from assay.prompts.refill import refill_metrics, tally
 from assay.records import Completion, Group, Prompt
 from assay.rewards import Scorer
 from assay.rewards.combine import settle_completion
@@ -30,8 +30,6 @@ from assay.rollouts.options import RolloutOptions
 from assay.rollouts.producer import Collected, Decode, Progress, push_policy, read_back, request_of
 from assay.rollouts.protocol import Sampling
 from assay.rollouts.shared_engine import SharedEngine
-
-COUNTS = ("generated", "completions", "mixed", "all_correct", "all_wrong", "equal", "unjudged", "screened_out")
 
 
 class Pipeline:
@@ -101,7 +99,7 @@ class Pipeline:
             groups, missing = self.take(step)
             self.admit()
             parts, self.marked_parts = self.marked_parts, []
-            metrics = {**self.refill_metrics(missing), **self.books.metrics(), **curriculum.metrics()}
+            metrics = {**self.counted(missing), **self.books.metrics(), **curriculum.metrics()}
         if parts:
             metrics = {**self.scorer.finish(parts, trainer_state), **metrics}
         return Collected(groups, {**metrics, **self.schedules.metrics(step)})
@@ -220,10 +218,7 @@ class Pipeline:
         entry.stage = Stage.WAITING
         assert self.curriculum is not None
         self.curriculum.observe([group])
-        self.counts["generated"] += 1
-        self.counts["completions"] += len(group.completions)
-        self.counts["screened_out"] += not mixed and len(group.completions) == self.refill.screen
-        self.counts["mixed" if mixed else kind_of_uniform(group)] += 1
+        self.counts.update(tally(group, mixed, self.refill.screen))
         if self.refill.dynamic_sampling and not mixed:
             self.books.drop(entry)
             if len(self.uniform) < self.books.size:
@@ -264,13 +259,11 @@ class Pipeline:
                 "later: the engine did not take the weights that were pushed"
             )
 
-    def refill_metrics(self, missing: int) -> dict[str, float]:
+    def counted(self, missing: int) -> dict[str, float]:
         """What the groups marked since the last round came to, by the names of the synchronous refill."""
-        found = {f"refill/{name}": float(self.counts[name]) for name in COUNTS}
-        if self.counts["mixed"]:
-            found["refill/multiplier"] = self.counts["generated"] / self.counts["mixed"]
+        found = refill_metrics(self.counts, missing)
         self.counts.clear()
-        return {**found, "refill/missing": float(missing)}
+        return found
 
     def raise_failure(self) -> None:
         if self.failure is not None:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -39,10 +40,11 @@ class Recorder:
         self._prompts: list[range] = []
         self._group: list[int] = []
         self._rows: list[list[int]] = []
+        self._hooks = []
         for name in names:
             layer: Any = model.get_submodule(name)
             self.token_bytes += layer.weight.shape[0] * layer.weight.element_size()
-            layer.register_forward_hook(functools.partial(self._hear, name))
+            self._hooks.append(layer.register_forward_hook(functools.partial(self._hear, name)))
 
     def begin(self, lengths: Sequence[int], repeats: Sequence[int], max_new: int) -> None:
         """A wave begins: prompts of these lengths, completions of each, and the most tokens that one may have."""
@@ -84,7 +86,7 @@ class Recorder:
         """Where the tokens of a row that has ended lie."""
         if self._group[row] >= self._groups:
             return None
-        return Trace(self.recording, self._prompts[self._group[row]], tuple(self._rows[row]))
+        return Trace(self.recording, self._prompts[self._group[row]], np.array(self._rows[row], dtype=np.int64))
 
     def stop(self) -> None:
         """The wave has ended, or what is left of it is not worth recording."""
@@ -97,6 +99,12 @@ class Recorder:
         self.recording.end()
         self.recording = Recording(self.recording.storage, self.recording.capacity)
 
+    def close(self) -> None:
+        """Stop listening."""
+        self.forget()
+        for hook in self._hooks:
+            hook.remove()
+
     def _choose(self, wanted: Sequence[bool]) -> None:
         """Which tokens of the next forward pass are kept; None is all of them."""
         self._forwarded = len(wanted)
@@ -104,7 +112,7 @@ class Recorder:
 
     def _hear(self, name: str, layer: nn.Module, inputs: Any, output: torch.Tensor) -> None:
         # What does not have a row for every token falls short of their number in the end, and is not used.
-        if output.dim() != 3 or output.shape[1] != self._forwarded:
+        if output.dim() != 3 or output.shape[:2] != (1, self._forwarded):
             return
         if self._chosen is None:
             self.recording.add(name, output[0])

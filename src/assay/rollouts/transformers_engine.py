@@ -14,9 +14,9 @@ import transformers
 from assay.errors import InputError
 from assay.policy.adapters import plain_copy
 from assay.policy.model import Policy
-from assay.policy.recording import Trace, recordable
+from assay.policy.recording import Trace
 from assay.records import Completion, Finish, Segment, VersionSpan
-from assay.rollouts.choice import choose_decoder, recording_works
+from assay.rollouts.choice import choose_decoder, choose_recorder
 from assay.rollouts.protocol import Request
 from assay.rollouts.recorder import Recorder
 from assay.rollouts.sampling import RandomStream, draw
@@ -113,7 +113,6 @@ class TransformersEngine:
         # Held while the weights are read (one token of all rows) or written.
         self._weights = threading.Lock()
         self.decoder = choose_decoder(self.model, float32_logits)
-        self.recorder: Recorder | None = None
 
     @classmethod
     def from_policy(
@@ -131,18 +130,15 @@ class TransformersEngine:
             float32_logits=policy.options.fp32_lm_head,
         )
         engine.push(policy.named_full_weights(), version=0)
-        engine.record(policy)
+        if isinstance(engine.decoder, SharedCacheDecoder):
+            limit = int(engine.options.keep_outputs_gib * 2**30)
+            engine.decoder.recorder = choose_recorder(policy, engine.decoder, limit)
         return engine
 
-    def record(self, policy: Policy) -> None:
-        """From now on, keep what the update of `policy` can use again, if that works for this model."""
-        limit = int(self.options.keep_outputs_gib * 2**30)
-        names = recordable(policy.transformer) if policy.device.type == "cpu" else []
-        can = policy.shares_prefixes and not policy.options.gradient_checkpointing and not policy.options.lora_dropout
-        if limit and names and can and isinstance(self.decoder, SharedCacheDecoder):
-            recorder = Recorder(self.model, names, limit)
-            if recording_works(policy, self.decoder, recorder):
-                self.recorder = recorder
+    @property
+    def recorder(self) -> Recorder | None:
+        """Keeps what the update can use again, where that works for the model and there is memory for it."""
+        return self.decoder.recorder if isinstance(self.decoder, SharedCacheDecoder) else None
 
     def submit(self, request: Request) -> int:
         if not request.token_ids or request.n < 1 or request.sampling.max_tokens < 1:
@@ -177,6 +173,9 @@ class TransformersEngine:
             KeyError: for a name that the model does not have.
         """
         with self._weights, torch.no_grad():
+            if self.recorder:
+                self.recorder.forget()
+            self.decoder.head.forget()
             own = dict(self.model.named_parameters(remove_duplicate=False))
             for name, tensor in weights:
                 parameter = own[name]
@@ -188,8 +187,6 @@ class TransformersEngine:
                 parameter.copy_(tensor)
             self.model.tie_weights()
             self.version = version
-            if self.recorder:
-                self.recorder.forget()
 
     def pause(self) -> None:
         """Stop before the next token, and return once no token is in the making."""
@@ -246,12 +243,15 @@ class TransformersEngine:
             while alive:
                 self._running.wait()
                 with self._weights, torch.inference_mode():
+                    if not self._running.is_set():
+                        continue
                     logits = self._start(alive) if logits is None else self.decoder.step(tokens)
                     drawn = draw(logits, [row.request.sampling for row in alive], [row.stream.next() for row in alive])
-                    version = self.version
-                self._append(alive, drawn.tokens.tolist(), drawn.logps.tolist(), drawn.entropies.tolist(), version)
-                if self.recorder:
-                    self._trace(alive, self.recorder)
+                    self._append(
+                        alive, drawn.tokens.tolist(), drawn.logps.tolist(), drawn.entropies.tolist(), self.version
+                    )
+                    if self.recorder:
+                        self._trace(alive, self.recorder)
                 yield from self._finished({row.handle for row in alive})
                 left = [i for i, row in enumerate(alive) if row.finish is None and row.handle in self._open]
                 tokens = drawn.tokens

@@ -19,6 +19,7 @@ from assay.objectives import (
     high_entropy_mask,
 )
 from assay.policy import Policy, ScoringBatch
+from assay.policy.recording import live_traces
 from assay.ranks import Ranks
 from assay.records import Group
 from assay.rewards import Scorer, reward_table
@@ -80,7 +81,10 @@ class Collator:
         batch = scoring_batch(mine, tokens)
         scored = self.score(batch, mask)
         if scored.old_logps is not None:
-            keep_token_values(completions, scored.old_logps, scored.entropies)
+            keep_token_values(completions, "entropies", scored.entropies)
+            # A row that was scored with the sampler's own outputs says nothing about the sampler.
+            fresh = [row for row, trace in enumerate(live_traces(batch)) if trace is None]
+            keep_token_values([completions[row] for row in fresh], "old_logps", scored.old_logps[fresh])
         result = compute_advantages(
             torch.from_numpy(reward_table(mine, self.scorer.functions)[0]),
             group_ids,

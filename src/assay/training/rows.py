@@ -12,6 +12,7 @@ import torch
 from assay.errors import RunError
 from assay.objectives import Rows
 from assay.policy import ScoringBatch, plan_micro_batches
+from assay.policy.recording import live_traces
 from assay.records import Completion, Group, Segment
 
 
@@ -33,6 +34,10 @@ class Window:
     def __len__(self) -> int:
         return len(self.batch.rows)
 
+    def written(self, indices: Sequence[int]) -> list[Completion]:
+        """The records of some rows; none where the window came without."""
+        return [self.completions[index] for index in indices] if self.completions else []
+
     def forwarded(self, with_silent: bool) -> list[int]:
         """Indices of the rows that the policy must score: all with a counted token and, unless asked, a signal."""
         useful = self.rows.mask.any(-1)
@@ -49,18 +54,17 @@ def tensors_of(completions: Sequence[Completion]) -> tuple[list[np.ndarray], tor
     return tokens, mask, sampling
 
 
-def keep_token_values(completions: Sequence[Completion], logps: torch.Tensor, entropies: torch.Tensor | None) -> None:
-    """Leave the trainer's [N, T] log-probs and entropies in the completions' tags, for rollouts and heat maps.
+def keep_token_values(completions: Sequence[Completion], name: str, values: torch.Tensor | None) -> None:
+    """Leave the trainer's [N, T] `old_logps` or `entropies` in the completions' tags, for rollouts and heat maps.
 
     What an earlier pass left stays: it saw the policy that wrote the tokens.
     """
-    for name, values in (("old_logps", logps), ("entropies", entropies)):
-        if values is None:
-            continue
-        table = values.detach().float().cpu().numpy()
-        for row, completion in enumerate(completions):
-            authored = only_segment(completion).loss_mask
-            completion.tags.setdefault(name, table[row, : len(authored)][authored])
+    if values is None:
+        return
+    table = values.detach().float().cpu().numpy()
+    for row, completion in enumerate(completions):
+        authored = only_segment(completion).loss_mask
+        completion.tags.setdefault(name, table[row, : len(authored)][authored])
 
 
 def only_segment(completion: Completion) -> Segment:
@@ -89,8 +93,9 @@ def scoring_batch(groups: Sequence[Group], tokens: Sequence[np.ndarray]) -> Scor
 
 
 def micro_batches(batch: ScoringBatch, token_budget: int, *, shared: bool) -> list[list[int]]:
-    """Row indices of each micro-batch; rows with a trace stand apart, since a forward pass is replayed whole or not."""
-    traces = batch.traces or (None,) * len(batch.rows)
+    """Row indices of each micro-batch; rows with a trace that still means something stand apart, since a forward pass
+    is replayed whole or not."""
+    traces = live_traces(batch)
     traced = [row for row, trace in enumerate(traces) if trace is not None]
     others = [row for row, trace in enumerate(traces) if trace is None]
     plan: list[list[int]] = []

@@ -93,6 +93,7 @@ class Trainer:
         self.ranks = ranks
         self.step = 0
         self.rounds = 0
+        self.saved: int | None = None
         self.peak = options.peak_learning_rate(policy.has_adapters)
         self.stop_requested = False
         self.told: set[str] = set()
@@ -107,7 +108,7 @@ class Trainer:
                     self.round()
                     if self.rounds % self.options.checkpoint_every == 0 or self.step >= self.options.steps:
                         self.checkpoint()
-            if self.step < self.options.steps:
+            if self.saved != self.step:
                 self.checkpoint()
         finally:
             self.producer.close()
@@ -155,6 +156,7 @@ class Trainer:
             weights, state = self.checkpoints.load(steps[-1])
             self.policy.load_trainable_state_dict(weights)
             self.load_state_dict(state)
+            self.saved = self.step
         if self.ranks.is_main:
             self.monitor.rewind(self.step if steps else -1)
             self.evaluate.rewind(self.step if steps else -1)
@@ -170,6 +172,7 @@ class Trainer:
                 state = self.state_dict()
             self.checkpoints.save(self.step, self.policy.trainable_state_dict(), state)
         self.ranks.barrier()
+        self.saved = self.step
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -20,6 +20,12 @@ from assay.training.rows import Window, keep_token_values, micro_batches, select
 
 GRADIENT_BUCKET = 2**24
 
+# Names of what the objective measures about the distance from the sampler.
+SAMPLER = "sampling/"
+
+# Of every so many groups that are scored with the sampler's outputs, one row is scored without.
+PROBE_EVERY = 4
+
 
 @dataclass(frozen=True)
 class Updated:
@@ -70,10 +76,12 @@ class Updater:
         torch.manual_seed(self.seed + step)
         try:
             parts = [self.backward(window, indices, denominators) for indices in plan]
+            parts = parts or [self.measure_nothing(denominators, window)]
+            parts += self.probe(window, plan, step, denominators)
         except ValueError as error:
             raise self.not_finite(window, step, str(error)) from error
         self.sum_gradients()
-        metrics = self.reduce(parts, window, denominators) | self.fresh_difference(window, step)
+        metrics = self.reduce(parts)
         norm = self.gradient_norm()
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             raise self.not_finite(window, step, f"the gradient norm is {norm} (loss {metrics.get('loss')})")
@@ -103,14 +111,19 @@ class Updater:
         return Denominators.from_sums(self.ranks.sum(sums), self.max_completion_length)
 
     def backward(self, window: Window, indices: list[int], denominators: Denominators) -> Metrics:
-        """Add the gradient of some rows of the window."""
+        """Add the gradient of some rows of the window.
+
+        A pass that takes its outputs from the sampler says nothing about how far the two are apart; see `probe`.
+        """
         batch = window.batch.select(indices)
         rows = to_device(select(window.rows, indices, batch.shape[1]), self.policy.device)
         outputs = self.policy(batch, temperature=self.temperature, entropies=self.entropies)
         loss, metrics = self.objective(outputs, rows, denominators)
-        if window.completions:
-            keep_token_values([window.completions[index] for index in indices], outputs.logps, outputs.entropies)
         self.scaler.scale(loss).backward()
+        keep_token_values(window.written(indices), "entropies", outputs.entropies)
+        if self.policy.replays(batch):
+            return metrics.split(SAMPLER)[1]
+        keep_token_values(window.written(indices), "old_logps", outputs.logps)
         return metrics
 
     def sum_gradients(self) -> None:
@@ -125,10 +138,8 @@ class Updater:
             for gradient, part in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
                 gradient.copy_(part.view_as(gradient))
 
-    def reduce(self, parts: list[Metrics], window: Window, denominators: Denominators) -> dict[str, float]:
-        """Metrics over micro-batches and ranks. A rank without rows measures an empty batch, so that names agree."""
-        if not parts:
-            parts = [self.measure_nothing(denominators, window)]
+    def reduce(self, parts: list[Metrics]) -> dict[str, float]:
+        """Metrics over micro-batches and ranks."""
         whole = Metrics.reduce(parts)
         if self.ranks.world > 1:
             additive, extreme = (tensor.to(self.policy.device) for tensor in whole.pack())
@@ -137,25 +148,29 @@ class Updater:
         return whole.values()
 
     @torch.no_grad()
-    def fresh_difference(self, window: Window, step: int) -> dict[str, float]:
-        """The log-prob gap to the sampler on one row, scored without its trace: with it there is none, even if the
-        sampler had not got the policy's weights. Replaces what the objective measured; empty without traces."""
-        traces = window.batch.traces
-        traced = [row for row, trace in enumerate(traces) if trace is not None and trace.recording.alive]
-        found = torch.zeros(2)
-        largest = torch.zeros(1)
-        if traced and window.rows.sampling_logps is not None:
-            row = traced[step % len(traced)]
-            logps = self.policy(replace(window.batch.select([row]), traces=()), temperature=self.temperature).logps[0]
-            gaps = (logps.cpu() - window.rows.sampling_logps[row, : len(logps)])[window.rows.mask[row, : len(logps)]]
-            found = torch.tensor([float(gaps.abs().sum()), float(len(gaps))])
-            largest = gaps.abs().max(0, keepdim=True).values if len(gaps) else largest
-        total, count = self.ranks.sum(found.to(self.policy.device)).tolist()
-        worst = float(self.ranks.maximum(largest.to(self.policy.device)))
-        name = "sampling/sampling_logp_difference/"
-        return {name + "mean": total / count, name + "max": worst} if count else {}
+    def probe(self, window: Window, plan: list[list[int]], step: int, denominators: Denominators) -> list[Metrics]:
+        """How far sampler and policy are apart, on a few rows of those that were scored with the sampler's outputs.
+
+        With these there is no gap, even if the sampler had not got the policy's weights. Which rows is decided by group
+        and step, so that it does not depend on how the window lies on ranks. Every rank has the same entries.
+        """
+        replayed = [row for micro in plan if self.policy.replays(window.batch.select(micro)) for row in micro]
+        if self.ranks.max(len(replayed)) == 0:
+            return []
+        every = min(PROBE_EVERY, self.options.prompts_per_step)
+        first = {int(window.group_ids[row]): row for row in reversed(replayed)}
+        rows = sorted(row for group, row in first.items() if (group + step) % every == 0)
+        found = [self.measure_nothing(denominators, window)]
+        for indices in self.plan(replace(window, batch=replace(window.batch, traces=())), rows):
+            batch = replace(window.batch.select(indices), traces=())
+            outputs = self.policy(batch, temperature=self.temperature, entropies=self.entropies)
+            tensors = to_device(select(window.rows, indices, batch.shape[1]), self.policy.device)
+            found.append(self.objective(outputs, tensors, denominators)[1])
+            keep_token_values(window.written(indices), "old_logps", outputs.logps)
+        return [metrics.split(SAMPLER)[0] for metrics in found]
 
     def measure_nothing(self, denominators: Denominators, window: Window) -> Metrics:
+        """Of an empty batch: a rank without rows must have the names that the others have."""
         with torch.no_grad():
             outputs = self.policy(ScoringBatch((), (), ()), entropies=self.entropies)
             return self.objective(outputs, to_device(select(window.rows, [], 1), self.policy.device), denominators)[1]

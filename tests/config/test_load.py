@@ -136,7 +136,7 @@ def test_what_may_change_on_resume(tmp_path, change, allowed):
 
 
 def test_every_key_says_why_one_would_change_it():
-    silent = [key for key, _, sentence in leaves(RunConfig) if not sentence.endswith(".")]
+    silent = [leaf.key for leaf in leaves(RunConfig) if not leaf.sentence.endswith(".")]
     assert silent == []
 
 

@@ -48,7 +48,7 @@ eval:
 def init(
     data: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or parquet with one prompt a row.")],
     verifier: Annotated[
-        str, typer.Option(help="What marks an answer, such as math, gsm8k, exact, or file.py:function.")
+        str, typer.Option(help="What marks an answer, such as math, gsm8k, exact_match, or file.py:function.")
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The recipe; by default FILE's name in YAML.")

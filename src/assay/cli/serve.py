@@ -34,7 +34,7 @@ def serve(
 ) -> None:
     """Start the servers of RECIPE's rollout.vllm.urls here, and stop them on Ctrl-C.
 
-    A URL of another machine is left to that machine: run this there with its own URL, or use --print.
+    It starts a server for every URL: on several machines give each its own (rollout.vllm.urls=[...]), or use --print.
     """
     commands = planned(recipe, overrides or [], count)
     if print_only:

@@ -31,8 +31,8 @@ def sft(
 ) -> None:
     """Imitate answers: a cold start, or rejection sampling from a run's own rollouts. The loss counts answers only.
 
-    The result is a plain model folder: `assay train RECIPE model.path=runs/NAME-sft/model`. The same command again
-    goes on where it stopped.
+    The result is a plain model folder: `assay train RECIPE name=NAME-2 model.path=runs/NAME-sft/model`. The same
+    command again goes on where it stopped.
     """
     from assay.api.sft import fine_tune
 

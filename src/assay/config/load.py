@@ -147,7 +147,7 @@ def flat_keys(keys: Mapping[str, Any]) -> Tree:
 
 def homes_of(name: str) -> list[str]:
     """The dotted keys that a bare name may stand for; sections that say how to train come before the others."""
-    homes = [dotted for dotted, _, _ in leaves(RunConfig) if dotted.rpartition(".")[2] == name]
+    homes = [leaf.key for leaf in leaves(RunConfig) if leaf.key.rpartition(".")[2] == name]
     first = [dotted for dotted in homes if dotted.partition(".")[0] in ("model", "rollout", "objective", "train")]
     return first if len(first) == 1 else homes
 

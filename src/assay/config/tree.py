@@ -91,8 +91,17 @@ def fields_of(section: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(section) if field.init}
 
 
-def leaves(section: type, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Every key of a tree as (dotted key, default, the sentence that says why one would change it)."""
+class Leaf(typing.NamedTuple):
+    """A key of the tree: dotted name, default, the sentence that says why one would change it, and what it may be."""
+
+    key: str
+    default: Any
+    sentence: str
+    choices: tuple[Any, ...] = ()
+
+
+def leaves(section: type, prefix: str = "") -> Iterator[Leaf]:
+    """Every key of a tree."""
     for field in dataclasses.fields(section):
         annotation = fields_of(section)[field.name]
         child = dataclass_of(annotation)
@@ -103,7 +112,18 @@ def leaves(section: type, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
         default = field.default
         if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        yield f"{prefix}{field.name}", default, sentence
+        yield Leaf(f"{prefix}{field.name}", default, sentence, choices(annotation))
+
+
+def choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of the Literal in an annotation such as `Annotated[Literal["a", "b"] | None, ...]`.
+
+    >>> choices(typing.Literal["a", "b"] | None)
+    ('a', 'b')
+    """
+    if typing.get_origin(annotation) is typing.Literal:
+        return typing.get_args(annotation)
+    return tuple(value for part in typing.get_args(annotation) for value in choices(part))
 
 
 def item_dataclass(annotation: Any) -> type | None:
@@ -145,7 +165,7 @@ def nearest(key: str, known: list[str]) -> str:
 
 def suggestion(key: str, prefix: str, root: type) -> str:
     """What an unknown key was probably meant to be: the same name elsewhere, else a close name, else the sections."""
-    every = [dotted for dotted, _, _ in leaves(root)]
+    every = [leaf.key for leaf in leaves(root)]
     exact = [dotted for dotted in every if dotted.rpartition(".")[2] == key]
     if exact:
         return f"it is {' or '.join(exact)}"

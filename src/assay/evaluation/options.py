@@ -15,7 +15,9 @@ from assay.rewards.options import RewardSpec
 class EvalOptions:
     """Held-out prompts are answered greedily (accuracy) and, with `samples` above 0, also sampled (pass rate)."""
 
-    every: Annotated[int, "Steps between held-out evaluations; 0 leaves only the ones before and after training."] = 25
+    every: Annotated[
+        int, "Steps between held-out evaluations (at the end of a round); 0 leaves the ones before and after."
+    ] = 25
     prompts: Annotated[
         int, "Held-out prompts in an evaluation; the interval of the accuracy narrows with their square root."
     ] = 100
@@ -38,7 +40,8 @@ class EvalOptions:
     kl_to_base: Annotated[
         bool | None,
         "Measure the divergence from the base model; by default where it costs a pass only (LoRA, or a fixed KL "
-        "reference). true keeps a copy for full fine-tuning: 4 bytes a parameter, on model.reference_device.",
+        "reference). The KL itself needs samples of 1 or more. true keeps a copy for full fine-tuning: 4 bytes a "
+        "parameter, on model.reference_device.",
     ] = None
     seed: Annotated[int, "Seed of the sampled completions, the same at every step so that its noise is shared."] = 1234
 

@@ -24,7 +24,7 @@ class MonitorOptions:
     project: Annotated[str, "The trackers' project; change it to group your runs."] = "assay"
     run_name: Annotated[str, "The trackers' run name; the run directory's name where empty."] = ""
     tracker_offline: Annotated[bool, "Keep wandb's files local, to sync later, on a machine without network."] = False
-    rollouts_every: Annotated[int, "Store every N-th step's rollouts; 1 keeps all, which doctor and view rely on."] = 1
+    rollouts_every: Annotated[int, "Steps between stored rollouts; 1 keeps all, which doctor and view rely on."] = 1
     gold_field: Annotated[str, "The dataset column shown as gold in rollouts; found by usual names where empty."] = ""
     doctor_every: Annotated[int, "Show the doctor's top findings in the live view every N steps; 0 turns it off."] = 10
 

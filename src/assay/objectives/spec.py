@@ -68,7 +68,8 @@ class ObjectiveSpec:
 
     # advantage
     baseline: Annotated[
-        Baseline, "`leave_one_out` is unbiased, `value` needs a critic, `none` leaves it to whitening."
+        Baseline,
+        "`leave_one_out` is unbiased, `value` needs a critic, `none` leaves it to whitening, `given` is for Python.",
     ] = "group_mean"
     scale_rewards: Annotated[Scale, "`none` when nearly solved prompts should not outweigh the middle."] = "group"
     std_kind: Annotated[Literal["sample", "population"], "Which standard deviation; matters when comparing logs."] = (

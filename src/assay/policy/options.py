@@ -21,7 +21,8 @@ class ModelOptions:
     trust_remote_code: Annotated[bool, "Allow a hub model to run its own Python code."] = False
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        "Precision of the forward pass; auto measures what is faster here, float16 is for cards without bfloat16.",
+        "Precision of the forward pass; auto measures what is faster on this CPU and takes bfloat16 on a GPU that has "
+        "it; float16 is for cards without bfloat16.",
     ] = "auto"
     lora: Annotated[bool, "Train low-rank adapters (a tenth of the memory) instead of all weights."] = True
     lora_rank: Annotated[int, "Size of the adapters; RL works with ranks as low as 1."] = 16

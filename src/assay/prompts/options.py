@@ -66,7 +66,7 @@ class SourceOptions:
         int | None, "How many training prompts to keep or generate; None keeps all (a task makes 512)."
     ] = None
     heldout_size: Annotated[
-        int, "How many prompts are held out for evaluation; never more than a fifth of the rows."
+        int, "How many prompts are held out; at most a fifth where they are split off the training rows."
     ] = 128
     heldout_split: Annotated[
         str | None, "Split of a hub dataset to hold out instead of a part of the training rows."
@@ -167,7 +167,7 @@ class CurriculumOptions:
     ] = field(default_factory=dict)
     limits: Annotated[
         Mapping[str, Mapping[str, Any]],
-        "Limits that change with the step, such as max_completion_length, like weights.",
+        "Limits that change with the step, like weights; max_completion_length never exceeds rollout's.",
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -37,9 +37,7 @@ def gym() -> Any:
     try:
         import reasoning_gym
     except ModuleNotFoundError as error:
-        raise InputError(
-            "reasoning-gym is not installed; install the extra: pip install 'assay[reasoning-gym]'"
-        ) from error
+        raise InputError("reasoning-gym is not installed; install it: pip install reasoning-gym") from error
     return reasoning_gym
 
 

@@ -26,7 +26,7 @@ BUILTINS: dict[str, tuple[str, str]] = {
     "exact_match": ("assay.rewards.exact:ExactMatch", "the completion, or its marked answer, is gold to the letter"),
     "regex": ("assay.rewards.exact:Regex", "the last match of a pattern equals gold, or is there at all"),
     "multiple_choice": ("assay.rewards.exact:MultipleChoice", "the option letter equals gold's"),
-    "numeric": ("assay.rewards.exact:Numeric", "a number within a tolerance of gold, units converted"),
+    "numeric": ("assay.rewards.exact:Numeric", "a marked number within a tolerance of gold, units converted"),
     "json_schema": ("assay.rewards.json_schema:JsonSchema", "valid under any JSON Schema: 1.0, else 0.0"),
     "json_fields": ("assay.rewards.json_schema:JsonFields", "share of the gold object's fields that are right"),
     "email_schema": ("assay.rewards.json_schema:EmailSchema", "the support-email schema of the running task"),

@@ -26,7 +26,9 @@ class RolloutOptions:
     top_p: Annotated[float, "Must stay 1.0 in training: the trainer's probabilities would not be the sampler's."] = 1.0
     top_k: Annotated[int, "Must stay 0 in training, for the same reason as top_p."] = 0
     min_p: Annotated[float, "Must stay 0.0 in training, for the same reason as top_p."] = 0.0
-    kv_cache_gib: Annotated[float, "Memory for keys and values; with more, more completions are written at once."] = 2.0
+    kv_cache_gib: Annotated[
+        float, "Memory for keys and values (transformers, and vLLM on a CPU); with more, more is written at once."
+    ] = 2.0
     max_rows: Annotated[int, "Most completions written at once; 0 leaves it to the memory."] = 0
     keep_outputs_gib: Annotated[
         float,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from assay.errors import InputError
 
-INSTALL = "pip install 'assay[vllm]' (with an NVIDIA GPU) or tests/vllm/install.sh VENV (CPU)"
+INSTALL = "pip install -e '.[vllm]' in assay's folder (with an NVIDIA GPU) or tests/vllm/install.sh VENV (CPU)"
 
 # First version of each series -> what was done with it; a series ends where the next one begins, the last at END.
 SUPPORTED = {
@@ -29,7 +29,9 @@ class VllmOptions:
         tuple[str, ...], "Where the servers listen; more of them share the prompts. Start them with `assay serve`."
     ] = ("http://127.0.0.1:8000",)
     memory_share: Annotated[
-        float, "Share of the GPU's memory that vLLM takes; lower it where the trainer is on the same GPU."
+        float,
+        "Share of the GPU's memory that engine vllm takes; for servers: assay serve RECIPE -- "
+        "--gpu-memory-utilization 0.4.",
     ] = 0.4
     sleep: Annotated[bool, "Give GPU memory to the trainer between rounds (engine vllm); off saves the waking."] = True
     max_model_len: Annotated[

@@ -54,7 +54,7 @@ def check_request(request: Request, context: int | None) -> None:
     if not request.token_ids or request.n < 1 or request.sampling.max_tokens < 1:
         raise InputError("a request needs at least one prompt token, one completion and one token to write")
     if request.media:
-        raise InputError("the vLLM engines do not pass media on yet; leave data.media empty")
+        raise InputError("the vLLM engines do not pass media on yet; set data.fields.media to none")
     if context is not None and len(request.token_ids) + request.sampling.max_tokens > context:
         raise InputError(
             f"a prompt of {len(request.token_ids)} tokens and {request.sampling.max_tokens} new ones exceed the "

@@ -89,6 +89,41 @@ def test_second_process_on_the_same_run_is_refused(run):
         run(steps=5)
 
 
+def test_metrics_speak_of_all_that_was_written_where_groups_are_dropped(run):
+    """Every other prompt is solved at every try: half of what is written is dropped, and must not vanish from view."""
+    marked = []
+
+    def easy_or_mixed(prompts, completions, completion_ids, trainer_state, **kwargs):
+        found = []
+        for prompt, ids in zip(prompts, completion_ids, strict=True):
+            easy = "seven" in prompt[-1]["content"]
+            found.append(1.0 if easy else float(sum(ids) % 2))
+            marked.append((trainer_state.global_step, len(ids), found[-1]))
+        return found
+
+    result = run(
+        dataset=[{"question": f"Say {word} {n} times.", "answer": ""} for n in range(8) for word in ("seven", "one")],
+        rewards=[easy_or_mixed], preset="dapo", num_generations=4, prompts_per_step=4, steps=4, heldout_size=0,
+    )  # fmt: skip
+    lines = [line for line in result.metrics() if "grad_norm" in line]
+    assert sum(line["refill/all_correct"] for line in lines) > 0, "otherwise this test is of nothing"
+    tokens = 0
+    for step, line in enumerate(lines):
+        if not line["refill/completions"]:
+            # The groups that had waited were enough.
+            assert line["num_tokens"] == tokens
+            assert not line.keys() & {"accuracy", "reward", "completions/count"}
+            continue
+        lengths, rewards = zip(*((length, reward) for when, length, reward in marked if when == step), strict=True)
+        assert line["completions/count"] == line["refill/completions"] == len(rewards)
+        assert line["accuracy"] == pytest.approx(sum(rewards) / len(rewards))
+        assert line["reward"] == pytest.approx(line["accuracy"])
+        assert line["groups/frac_all_correct"] == line["refill/all_correct"] / line["refill/generated"]
+        assert line["completions/total_tokens"] == sum(lengths)
+        tokens += line["num_prompt_tokens"] + sum(lengths)
+        assert line["num_tokens"] == tokens
+
+
 def test_a_round_without_signal_moves_nothing(run):
     def nothing(completions, **kwargs):
         return [0.0] * len(completions)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.monitoring.metrics import merge, repetition, rollout_metrics, within_group_correlation
+from assay.monitoring.metrics import merge, repetition, rollout_metrics, update_metrics, within_group_correlation
 from assay.records import Completion, Finish, Judgement, Outcome, Segment, VersionSpan
 
 
@@ -104,7 +104,7 @@ def test_stds_are_bessel_corrected_over_the_batch(completion, group):
 def test_staleness_weighs_tokens(completion, group):
     # Three tokens by version 1 and one by version 3, trained at version 4: (3 * 3 + 1 * 1) / 4.
     row = completion(4, 1.0, True, versions=(VersionSpan(0, 1), VersionSpan(3, 3)))
-    metrics = rollout_metrics([group([row])], policy_version=4)
+    metrics = update_metrics([group([row])], policy_version=4)
     assert metrics["staleness/mean"] == 2.5
     assert metrics["staleness/max"] == 3.0
 

@@ -75,17 +75,6 @@ def test_every_nth_rollout_is_counted_in_updates_where_a_round_has_several(tmp_p
     assert monitor.store.steps() == [17, 25, 33]
 
 
-def test_tokens_count_what_was_generated_and_not_only_what_was_trained_on(tmp_path, make):
-    monitor = Monitor(tmp_path, MonitorOptions(console="quiet"), 2)
-    generated = {"refill/completion_tokens": 100.0, "refill/prompt_tokens": 40.0}
-    monitor.step(1, {"completions/total_tokens": 25.0, "num_prompt_tokens": 10.0, **generated})
-    monitor.step(2, {"completions/total_tokens": 25.0, "num_prompt_tokens": 10.0})
-    history = read_metrics(tmp_path)
-    assert history.series("num_tokens")[1].tolist() == [140.0, 175.0]
-    speed, seconds = (history.series(name)[1][0] for name in ("tokens_per_second", "step_time"))
-    assert speed * seconds == pytest.approx(100)
-
-
 def test_a_pipe_gets_a_line_a_step(tmp_path, make):
     stream = io.StringIO()
     monitor = Monitor(tmp_path, MonitorOptions(), 2, console=PlainConsole(stream))

@@ -293,6 +293,6 @@ def test_flags_of_tampering_go_into_the_completions_and_their_metrics(reward):
     flags = [item.tags["flags"] for item in group.completions]
     assert flags[:2] == [[], []]
     assert "early_exit" in flags[2]
-    metrics = rollout_metrics([group], policy_version=0)
+    metrics = rollout_metrics([group])
     assert metrics["hack/flagged_frac"] == pytest.approx(1 / 3)
     assert metrics["hack/rewarded_frac"] == (0.5 if "hackable" in reward else 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ from assay.api.models import save_model
 from assay.api.session import Session
 from assay.evaluation.progress import Heldout
 from assay.evaluation.verdicts import HeldoutLog
-from assay.monitoring.metrics import rollout_metrics
+from assay.monitoring.metrics import rollout_metrics, update_metrics
 from assay.monitoring.monitor import MonitorProtocol
 from assay.ranks import Ranks
-from assay.records import Group
+from assay.rollouts.producer import Collected
 
 OnStep = Callable[[int, Mapping[str, float]], None]
 
@@ -39,11 +39,15 @@ class RunReports:
     def message(self, text: str) -> None:
         self.monitor.message(text)
 
-    def step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None:
+    def step(self, step: int, metrics: Mapping[str, float], rollouts: Collected | None = None) -> None:
         now = time.monotonic()
         self.train_seconds += now - self._since
         self._since = now
-        whole = {**rollout_metrics(groups, policy_version=step - 1, decoupled=self.decoupled), **metrics}
+        whole, groups = dict(metrics), []
+        if rollouts is not None:
+            groups = rollouts.groups
+            written = rollout_metrics(rollouts.written, decoupled=self.decoupled)
+            whole = {**written, **update_metrics(groups, policy_version=step - 1), **rollouts.metrics, **metrics}
         self.monitor.step(step, whole, groups)
         if self.on_step is not None:
             self.on_step(step, whole)

@@ -19,13 +19,14 @@ VARIED = 0.1
 VERIFIER_OUTCOMES = (Outcome.UNPARSABLE, Outcome.ERROR, Outcome.TIMEOUT)
 
 
-def rollout_metrics(
-    groups: Sequence[Group], *, policy_version: int | None = None, decoupled: bool = False
-) -> dict[str, float]:
-    """Metrics of one round of scored groups.
+def rollout_metrics(groups: Sequence[Group], *, decoupled: bool = False) -> dict[str, float]:
+    """Metrics of the groups that were written and marked for one round, whether or not they are trained on.
 
-    `policy_version` is the version being trained, for `staleness/*`. `decoupled` says that rewards are normalised per
-    function (GDPO, arXiv 2601.05242), where a group is without signal only if *every* function is constant in it.
+    Under dynamic sampling those that are trained on were picked for having a signal: of these alone, `accuracy` would
+    stay in the middle whatever the policy learns.
+
+    `decoupled` says that rewards are normalised per function (GDPO, arXiv 2601.05242), where a group is without signal
+    only if *every* function is constant in it.
     `frac_reward_zero_std` comes from the raw rewards and from their equality, whatever the scaling or KL penalty is.
     """
     completions = [completion for group in groups for completion in group.completions]
@@ -41,11 +42,16 @@ def rollout_metrics(
     metrics |= group_metrics(groups, decoupled)
     metrics |= verifier_metrics(completions)
     metrics |= sampler_metrics(completions)
-    metrics |= trainer_metrics(completions)
     metrics |= tag_metrics(completions)
-    if policy_version is not None:
-        metrics |= staleness_metrics(completions, policy_version)
     return metrics
+
+
+def update_metrics(groups: Sequence[Group], policy_version: int) -> dict[str, float]:
+    """Metrics of the groups that an update trained on; `policy_version` is the version that it began with."""
+    completions = [completion for group in groups for completion in group.completions]
+    if not completions:
+        return {}
+    return trainer_metrics(completions) | staleness_metrics(completions, policy_version)
 
 
 def length_metrics(completions: Sequence[Completion]) -> dict[str, float]:

@@ -203,8 +203,8 @@ class Monitor:
         self._last_step = now
         measured = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
         self._view.phase_seconds, self._seconds = self._seconds, {}
-        written = metrics.get("refill/completion_tokens", metrics.get("completions/total_tokens", 0.0))
-        self._num_tokens += written + metrics.get("refill/prompt_tokens", metrics.get("num_prompt_tokens", 0.0))
+        written = metrics.get("completions/total_tokens", 0.0)
+        self._num_tokens += written + metrics.get("num_prompt_tokens", 0.0)
         measured |= {"step_time": step_time, "num_tokens": self._num_tokens, **memory_metrics()}
         if step_time > 0 and written:
             measured["tokens_per_second"] = written / step_time

@@ -19,8 +19,7 @@ from assay.records import Group, Prompt
 
 MEMORY = 0.9  # what survives of the counts of mixed groups from batch to batch, so that the estimate follows the policy
 COUNTS = (
-    "generated", "completions", "prompt_tokens", "completion_tokens", "mixed", "all_correct", "all_wrong", "equal",
-    "unjudged", "screened_out",
+    "generated", "completions", "mixed", "all_correct", "all_wrong", "equal", "unjudged", "screened_out",
 )  # fmt: skip
 BOOKS = ("from_surplus", "expired", "wasted")
 
@@ -35,11 +34,16 @@ def has_signal(group: Group) -> bool:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch came to. `complete` is False where rounds ran out and the fallback decided what to train on."""
+    """What a batch came to. `complete` is False where rounds ran out and the fallback decided what to train on.
+
+    `written` are the groups that were generated for it, in the order of their draws: those without a signal and those
+    that wait for the next batch too, but not those that had waited for this one.
+    """
 
     groups: list[Group]
     complete: bool
     metrics: dict[str, float]
+    written: list[Group]
 
 
 class Refill:
@@ -123,7 +127,8 @@ class Refill:
         left = [(group, 0) for group in self.kept[self.size :]] if self.options.keep_surplus else []
         self.counts["wasted"] = len(self.kept[self.size :]) - len(left)
         self.surplus += left
-        batch = Batch(groups, not missing, self.metrics(missing))
+        written = sorted(self.kept[int(self.counts["from_surplus"]) :] + self.uniform, key=lambda group: group.draw)
+        batch = Batch(groups, not missing, self.metrics(missing), written)
         self.size, self.kept, self.uniform = None, [], []
         return batch
 
@@ -156,39 +161,21 @@ class Refill:
         self.counts, self.memory = Counter(state["counts"]), dict(state["memory"])
 
 
-def tally(group: Group, mixed: bool, screen: int) -> dict[str, Any]:
+def tally(group: Group, mixed: bool, screen: int) -> dict[str, int]:
     """What one generated and marked group adds to the counts, whether or not it is trained on."""
-    done = group.completions
-    rewards = [completion.reward for completion in done if completion.reward is not None]
-    verdicts = [completion.correct for completion in done if completion.correct is not None]
     return {
         "generated": 1,
-        "completions": len(done),
-        "prompt_tokens": len(group.prompt.token_ids) * len(done),
-        "completion_tokens": sum(completion.num_tokens for completion in done),
+        "completions": len(group.completions),
         "mixed" if mixed else kind_of_uniform(group): 1,
-        "screened_out": not mixed and len(done) == screen,
-        "rewarded": len(rewards),
-        "reward": sum(rewards),
-        "judged": len(verdicts),
-        "correct": sum(verdicts),
+        "screened_out": not mixed and len(group.completions) == screen,
     }
 
 
 def refill_metrics(counts: Mapping[str, float], missing: int) -> dict[str, float]:
-    """Counts over all groups that were generated; `multiplier` is groups generated for each mixed one.
-
-    `refill/reward` and `refill/accuracy` are means over all completions that were written. `reward` and `accuracy` are
-    those of the groups that are trained on, which dynamic sampling has picked for having a signal.
-    """
+    """Counts over all groups that were generated; `multiplier` is groups generated for each mixed one."""
     found = {f"refill/{name}": float(counts.get(name, 0)) for name in COUNTS} | {"refill/missing": float(missing)}
-    for name, part, whole in (
-        ("multiplier", "generated", "mixed"),
-        ("reward", "reward", "rewarded"),
-        ("accuracy", "correct", "judged"),
-    ):
-        if counts.get(whole):
-            found[f"refill/{name}"] = counts[part] / counts[whole]
+    if counts.get("mixed"):
+        found["refill/multiplier"] = counts["generated"] / counts["mixed"]
     return found
 
 

@@ -80,6 +80,7 @@ class Pipeline:
         # Since the last round: groups (or parts of them) that were marked, what they came to, the first dropped ones.
         self.marked_parts: list[Group] = []
         self.counts: Counter[str] = Counter()
+        self.finished: list[Group] = []
         self.uniform: list[Group] = []
 
     # The trainer's calls
@@ -99,10 +100,13 @@ class Pipeline:
             groups, missing = self.take(step)
             self.admit()
             parts, self.marked_parts = self.marked_parts, []
+            finished, self.finished = self.finished, []
+            # Where all are trained on, the round's own groups say it; else also what was dropped since the last round.
+            written = finished if self.refill.dynamic_sampling else groups
             metrics = {**self.counted(missing), **self.books.metrics(), **curriculum.metrics()}
         if parts:
             metrics = {**self.scorer.finish(parts, trainer_state), **metrics}
-        return Collected(groups, {**metrics, **self.schedules.metrics(step)})
+        return Collected(groups, written, {**metrics, **self.schedules.metrics(step)})
 
     def push(self, policy: Policy, version: int, needed: bool = False) -> None:
         """Give the engine the policy's weights every `weight_sync_steps` rounds, or now if `needed`.
@@ -218,6 +222,7 @@ class Pipeline:
         entry.stage = Stage.WAITING
         assert self.curriculum is not None
         self.curriculum.observe([group])
+        self.finished.append(group)
         self.counts.update(tally(group, mixed, self.refill.screen))
         if self.refill.dynamic_sampling and not mixed:
             self.books.drop(entry)

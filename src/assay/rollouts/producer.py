@@ -29,9 +29,11 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Collected:
-    """Groups in draw order, on every rank alike, and what collecting them measured."""
+    """Groups to train on in draw order, what collecting them measured, and all groups that were written since the last
+    round, those that dynamic sampling drops included; on every rank alike."""
 
     groups: list[Group]
+    written: list[Group]
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -114,7 +116,7 @@ class Producer:
             **curriculum.metrics(),
             **self.schedules.metrics(step),
         }
-        return Collected(batch.groups, metrics)
+        return Collected(batch.groups, batch.written, metrics)
 
     def answer(self, prompts: Sequence[Prompt], n: int, trainer_state: Any = None) -> list[Group]:
         """One marked group of `n` completions for each prompt."""

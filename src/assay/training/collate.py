@@ -110,7 +110,8 @@ class Collator:
         whole = Window(batch, rows, group_ids, result.no_signal, tuple(completions))
         count = -(-len(groups) // size)
         parts = [part_of(whole, (windows == window).nonzero().flatten().tolist()) for window in range(count)]
-        return Round(parts, self.reduce(result.metrics))
+        # What it says of rewards is of the groups that are trained on; rollout metrics are of all that were written.
+        return Round(parts, self.reduce(result.metrics.split("kl")[0]))
 
     @torch.no_grad()
     def score(self, batch: ScoringBatch, mask: torch.Tensor) -> Scored:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,8 +12,7 @@ from assay.objectives import Objective, reference_is_due
 from assay.policy import Policy
 from assay.prompts import Curriculum
 from assay.ranks import Ranks
-from assay.records import Group
-from assay.rollouts.producer import Rollouts
+from assay.rollouts.producer import Collected, Rollouts
 from assay.training.checkpoint import Checkpoints
 from assay.training.collate import Collator, Round
 from assay.training.options import TrainOptions
@@ -27,7 +26,7 @@ class Reports(Protocol):
 
     def phase(self, name: str, total: int = 0) -> None: ...
 
-    def step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group] = ()) -> None: ...
+    def step(self, step: int, metrics: Mapping[str, float], rollouts: Collected | None = None) -> None: ...
 
     def message(self, text: str) -> None: ...
 
@@ -123,14 +122,14 @@ class Trainer:
             self.tell(self.curriculum.note())
             self.monitor.phase("train")
             round_ = self.collator(collected.groups)
-            self.updates(round_, collected.groups, {**collected.metrics, **round_.metrics})
+            self.updates(round_, collected, round_.metrics)
             self.monitor.phase("sync")
             last = self.step >= self.options.steps
             self.producer.push(self.policy, self.step, needed=self.evaluate.due(self.step, last))
             self.rounds += 1
             self.evaluate(self.step, last)
 
-    def updates(self, round_: Round, groups: Sequence[Group], measured: Mapping[str, float]) -> None:
+    def updates(self, round_: Round, rollouts: Collected | None, measured: Mapping[str, float]) -> None:
         """`num_iterations` passes over the round's windows; the round's rollouts go with the first update."""
         for _ in range(self.options.num_iterations):
             for window in round_.windows:
@@ -140,8 +139,8 @@ class Trainer:
                 updated = self.updater(window, self.step, rate)
                 self.step += 1
                 self.move_reference()
-                self.monitor.step(self.step, {**measured, **updated.metrics}, groups)
-                groups, measured = (), {}
+                self.monitor.step(self.step, {**measured, **updated.metrics}, rollouts)
+                rollouts, measured = None, {}
 
     def move_reference(self) -> None:
         """Let the reference follow the policy, where the objective says so and it is time."""

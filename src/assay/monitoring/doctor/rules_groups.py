@@ -149,8 +149,11 @@ def pool_shrinks(case: Case) -> Finding | None:
         "info" if mastered else "warning",
         "the share of groups that teach has halved" + (" because the prompts are mastered" if mastered else ""),
         f"mixed groups: {start:.0%} in the first steps, {now:.0%} now; {success} is {case.recent(success):.2f}",
-        "let the curriculum refill uniform groups or prefer prompts in the middle",
-        key="refill.dynamic_sampling",
+        "retire solved prompts, add others, or prefer prompts in the middle: the more groups are alike, the more "
+        "generation an update costs"
+        if case.fact("dynamic_sampling")
+        else "let the curriculum refill uniform groups or prefer prompts in the middle",
+        key="curriculum.policy" if case.fact("dynamic_sampling") else "refill.dynamic_sampling",
         window=case.span(name),
     )
 

@@ -16,9 +16,12 @@ REWARDS = Path(__file__).parents[1] / "resilience" / "rewards.py"
 NOT_COMPARED = ("time/", "memory/", "verifier/latency", "step_time", "tokens_per_second")
 
 
-@pytest.fixture(scope="module")
-def runs(tiny_folder, tmp_path_factory):
-    """The same recipe with one process, with two, and with two that were started as one and went on as two."""
+@pytest.fixture(scope="module", params=[2, pytest.param(1, marks=pytest.mark.slow)], ids="passes-{}".format)
+def runs(request, tiny_folder, tmp_path_factory):
+    """The same recipe with one process, with two, and with two that were started as one and went on as two.
+
+    With one pass over a round the update uses what the sampler computed, with two it does not.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     recipe = {
         "output_dir": str(folder),
@@ -29,7 +32,7 @@ def runs(tiny_folder, tmp_path_factory):
         "rewards": {"functions": [{"fn": f"{REWARDS}:many_letters"}, {"fn": f"{REWARDS}:many_letters", "weight": 0.5}]},
         "rollout": {"num_generations": 4, "max_completion_length": 8},
         "objective": {"beta": 0.05, "top_entropy_quantile": 0.5, "entropy_coef": 0.01},
-        "train": {"steps": 4, "prompts_per_step": 3, "num_iterations": 2, "learning_rate": 1e-2, "token_budget": 400,
+        "train": {"steps": 4, "prompts_per_step": 3, "num_iterations": request.param, "learning_rate": 1e-2, "token_budget": 400,
                   "checkpoint_every": 1, "keep_checkpoints": 9},
         "eval": {"every": 2, "prompts": 3, "samples": 2},
         "monitoring": {"console": "quiet"},

@@ -68,7 +68,7 @@ def test_without_vllm_one_line_says_how_to_get_it(monkeypatch):
         raise vllm_options.PackageNotFoundError(name)
 
     monkeypatch.setattr(vllm_options, "version", nothing)
-    with pytest.raises(InputError, match=r"pip install 'assay\[vllm\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[vllm\]'"):
         check_engine(RolloutOptions(engine="vllm"))
     check_engine(RolloutOptions(engine="vllm-server"))
 

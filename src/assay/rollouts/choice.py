@@ -52,18 +52,18 @@ def choose_recorder(policy: Policy, decoder: Decoder, limit: int) -> Recorder | 
     can = policy.shares_prefixes and not policy.options.gradient_checkpointing and not policy.options.lora_dropout
     if not limit or not names or not can or not isinstance(decoder, SharedCacheDecoder):
         return None
-    decoder.recorder = recorder = Recorder(decoder.model, names, limit)
     try:
+        decoder.recorder = recorder = Recorder(decoder.model, names, limit)
         reason = _recording_fault(policy, decoder, recorder)
     except (attention.SharingUnsupported, TypeError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
-    finally:
-        decoder.recorder = None
-        decoder.stop()
-    if reason is None:
-        recorder.limit = limit
-        return recorder
-    recorder.close()
+    heard, decoder.recorder = decoder.recorder, None
+    decoder.stop()
+    if heard and reason is None:
+        heard.limit = limit
+        return heard
+    if heard:
+        heard.close()
     logger.warning("updates compute all layers again: %s", reason)
     return None
 

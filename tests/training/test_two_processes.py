@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,8 +53,15 @@ def runs(request, tiny_folder, tmp_path_factory):
         assert done.returncode == 0, done.stderr[-3000:]
         return folder / name
 
-    start("mixed", 1, "train.steps=2")
-    return {"one": start("one", 1), "two": start("two", 2), "mixed": start("mixed", 2)}
+    one = start("one", 1)
+    # As it was when one process had come half way.
+    shutil.copytree(one, folder / "mixed")
+    stored = folder / "mixed" / "config.yaml"
+    stored.write_text(stored.read_text().replace("name: one\n", "name: mixed\n"))
+    (folder / "mixed" / "summary.json").unlink()
+    for checkpoint in (folder / "mixed" / "checkpoints").glob("step-[34]"):
+        shutil.rmtree(checkpoint)
+    return {"one": one, "two": start("two", 2), "mixed": start("mixed", 2)}
 
 
 def lines(directory):

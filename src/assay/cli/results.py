@@ -28,21 +28,31 @@ def show_result(result: RunResult) -> None:
     if len(judged) == 1 and judged[0] < summary["steps"]:
         console.print(f"The held-out prompts were judged at step {judged[0]:.0f} only: there is no after to compare.")
         after = dict.fromkeys(after)
-    console.print(f"On {summary['heldout_prompts']} held-out prompts, before and after {summary['steps']} steps:")
-    console.print(
-        before_after_table(
-            {name: value for name, value in before.items() if name in measured},
-            {name: value for name, value in after.items() if name in measured},
+    if measured:
+        console.print(f"On {summary['heldout_prompts']} held-out prompts, before and after {summary['steps']} steps:")
+        console.print(
+            before_after_table(
+                {name: value for name, value in before.items() if name in measured},
+                {name: value for name, value in after.items() if name in measured},
+            )
         )
-    )
-    minutes, seconds = divmod(round(summary["train_seconds"]), 60)
-    total_minutes, total_seconds = divmod(round(summary["total_seconds"]), 60)
+    else:
+        console.print("No prompts were held out: nothing says whether the model got better (data.heldout_size).")
+    took, whole = summary["train_seconds"], summary["total_seconds"]
+    # Training counts from the run's first start on, the whole from its last.
+    aside = f"{clock(whole)} with loading and evaluation" if took <= whole else "over all starts of the run"
     console.print(
-        f"Training took {minutes} min {seconds:02d} s ({total_minutes} min {total_seconds:02d} s with loading and "
-        "evaluation); "
-        f"peak memory {summary['peak_memory_gib']:.1f} GiB.",
-        highlight=False,
+        f"Training took {clock(took)} ({aside}); peak memory {summary['peak_memory_gib']:.1f} GiB.", highlight=False
     )
     if not summary["finished"]:
         console.print(f"Stopped after step {summary['steps']}. The same command goes on from there.", highlight=False)
     console.print(f"Curve   {pictures[0]}\nModel   {result.model}\nTry it  assay try {directory}", highlight=False)
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(248.3)
+    '4 min 08 s'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"

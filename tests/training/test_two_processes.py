@@ -33,8 +33,8 @@ def runs(request, tiny_folder, tmp_path_factory):
         "rewards": {"functions": [{"fn": f"{REWARDS}:many_letters"}, {"fn": f"{REWARDS}:many_letters", "weight": 0.5}]},
         "rollout": {"num_generations": 4, "max_completion_length": 8},
         "objective": {"beta": 0.05, "top_entropy_quantile": 0.5, "entropy_coef": 0.01},
-        "train": {"steps": 4, "prompts_per_step": 3, "num_iterations": request.param, "learning_rate": 1e-2, "token_budget": 400,
-                  "checkpoint_every": 1, "keep_checkpoints": 9},
+        "train": {"steps": 4, "prompts_per_step": 3, "num_iterations": request.param, "learning_rate": 1e-2,
+                  "token_budget": 400, "checkpoint_every": 1, "keep_checkpoints": 9},
         "eval": {"every": 2, "prompts": 3, "samples": 2},
         "monitoring": {"console": "quiet"},
     }  # fmt: skip

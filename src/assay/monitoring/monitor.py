@@ -15,7 +15,7 @@ from assay.monitoring.trackers import Tracker, open_trackers
 from assay.records import Group
 
 # Phases that happen between steps; the rest of the wall clock is the step's own time.
-OUTSIDE_STEP = ("evaluate", "save")
+OUTSIDE_STEP = ("evaluate", "save", "stage_one")
 
 
 class MonitorProtocol(Protocol):

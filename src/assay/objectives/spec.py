@@ -69,7 +69,7 @@ class ObjectiveSpec:
     # advantage
     baseline: Annotated[
         Baseline,
-        "`leave_one_out` is unbiased, `value` needs a critic, `none` leaves it to whitening, `given` is for Python.",
+        "`leave_one_out` is unbiased, `value` needs a critic, `none` leaves it to whitening, `given` is A*-PO's V*.",
     ] = "group_mean"
     scale_rewards: Annotated[Scale, "`none` when nearly solved prompts should not outweigh the middle."] = "group"
     std_kind: Annotated[Literal["sample", "population"], "Which standard deviation; matters when comparing logs."] = (
@@ -239,7 +239,7 @@ def _check_combinations(spec: ObjectiveSpec) -> None:
         ),
         (
             spec.surrogate_name == "a_star_po" and spec.baseline != "given",
-            "a_star_po regresses on r - V*: baseline must be given (V* from optimal_value)",
+            "a_star_po regresses on r - V*: baseline must be given",
         ),
         (
             reward_range is not None and reward_range[0] >= reward_range[1],

@@ -21,6 +21,9 @@ class RolloutOptions:
         "Which program writes: transformers runs anywhere; vllm is faster, in this process or on servers.",
     ] = "transformers"
     num_generations: Annotated[int, "Completions a prompt (G); rare successes need more of them to be seen at all."] = 8
+    stage1_samples: Annotated[
+        int, "Answers of the starting model to every training prompt where the baseline is given (A*-PO, stage 1)."
+    ] = 8
     max_completion_length: Annotated[int, "Tokens until an answer is cut off; raise it if many are."] = 512
     temperature: Annotated[float, "Leave at 1.0: differences within a group are the signal."] = 1.0
     top_p: Annotated[float, "Must stay 1.0 in training: the trainer's probabilities would not be the sampler's."] = 1.0
@@ -46,6 +49,8 @@ class RolloutOptions:
     def __post_init__(self) -> None:
         if self.num_generations < 1:
             raise InputError(f"rollout.num_generations is {self.num_generations}; it must be at least 1")
+        if self.stage1_samples < 1:
+            raise InputError(f"rollout.stage1_samples is {self.stage1_samples}; it must be at least 1")
         if self.max_completion_length < 1:
             raise InputError(f"rollout.max_completion_length is {self.max_completion_length}; it must be at least 1")
         self.check_staleness()

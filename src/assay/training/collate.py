@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,11 @@ class Scored:
 
 
 class Collator:
-    """Turns groups (the same on every rank) into a `Round`; writes each completion's advantage back into it."""
+    """Turns groups (the same on every rank) into a `Round`; writes each completion's advantage back into it.
+
+    Attributes:
+        baselines: by a prompt's content key, for an objective whose baseline is given; set before the first round.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class Collator:
         self.scorer = scorer
         self.temperature = temperature
         self.ranks = ranks
+        self.baselines: Mapping[str, float] | None = None
 
     def __call__(self, groups: Sequence[Group]) -> Round:
         size = self.options.prompts_per_step
@@ -93,6 +98,7 @@ class Collator:
             truncated=truncated,
             correct=verdicts(completions),
             tokens=TokenInputs(mask, scored.old_logps, scored.ref_logps, scored.values),
+            baselines=self.given(mine),
             sum_over_ranks=self.ranks.sum,
         )
         self.write_back(groups, completions, result.advantages, mask)
@@ -112,6 +118,13 @@ class Collator:
         parts = [part_of(whole, (windows == window).nonzero().flatten().tolist()) for window in range(count)]
         # What it says of rewards is of the groups that are trained on; rollout metrics are of all that were written.
         return Round(parts, self.reduce(result.metrics.split("kl")[0]))
+
+    def given(self, groups: Sequence[Group]) -> torch.Tensor | None:
+        """[N] baselines of the rows, where the objective takes them from outside."""
+        if self.baselines is None:
+            return None
+        rows = [self.baselines[group.prompt.content_key] for group in groups for _ in group.completions]
+        return torch.tensor(rows, dtype=torch.float64)
 
     @torch.no_grad()
     def score(self, batch: ScoringBatch, mask: torch.Tensor) -> Scored:

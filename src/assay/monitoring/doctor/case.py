@@ -161,6 +161,11 @@ class Case:
             known = self.recent("completions/count") / self.recent("groups/count")
         return float(known) if known else None
 
+    def need_several(self) -> None:
+        """Raise NotCheckable where a prompt gets one answer (A*-PO): nothing can differ inside a group."""
+        if self.group_size() == 1:
+            raise NotCheckable("needs several completions a prompt; here a baseline of another kind takes their place")
+
     def too_small_groups(self) -> bool:
         """Whether chance alone makes most groups uniform at this success rate, and eight completions would not."""
         size = self.group_size()

@@ -48,6 +48,7 @@ def grouping(case: Case) -> Finding | None:
 
 @rule("GR01", "groups that are all wrong")
 def too_hard(case: Case) -> Finding | None:
+    case.need_several()
     name, rate = _one_sided(case, "groups/frac_all_wrong", lambda reward: reward < 0.15)
     if rate is None or rate.low <= case.thresholds.uniform_warning:
         return None
@@ -71,6 +72,7 @@ def too_hard(case: Case) -> Finding | None:
 
 @rule("GR02", "groups that are all correct")
 def too_easy(case: Case) -> Finding | None:
+    case.need_several()
     name, rate = _one_sided(case, "groups/frac_all_correct", lambda reward: reward > 0.85)
     if rate is None or rate.low <= case.thresholds.uniform_warning:
         return None
@@ -98,6 +100,7 @@ def _one_sided(case: Case, name: str, reward_says: Callable[[float], bool]) -> t
 
 @rule("GR03", "groups in which every reward is the same")
 def uniform(case: Case) -> Finding | None:
+    case.need_several()
     name = "frac_reward_zero_std"
     case.need_groups(name, case.thresholds.window_steps)
     rate = case.rate(name, "groups/count")
@@ -134,6 +137,7 @@ def uniform(case: Case) -> Finding | None:
 
 @rule("GR04", "fewer and fewer groups that teach")
 def pool_shrinks(case: Case) -> Finding | None:
+    case.need_several()
     name = case.first_of("groups/frac_mixed", "frac_reward_zero_std")
     values = case.window(name)[1]
     early = case.early(name)

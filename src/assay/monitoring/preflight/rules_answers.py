@@ -128,6 +128,8 @@ def signal(evidence: Evidence) -> Found | str:
     if not counts:
         raise Missing("needs verdicts on the sampled completions")
     size = int(evidence.facts.get("num_generations") or 8)
+    if size == 1:
+        raise Missing("needs several completions a prompt; here a baseline of another kind takes their place")
     mixed = mixed_share(counts, size)
     none = sum(right == 0 for right, _ in counts) / len(counts)
     all_ = sum(right == judged for right, judged in counts) / len(counts)

@@ -40,9 +40,7 @@ class RunReports:
         self.monitor.message(text)
 
     def step(self, step: int, metrics: Mapping[str, float], rollouts: Collected | None = None) -> None:
-        now = time.monotonic()
-        self.train_seconds += now - self._since
-        self._since = now
+        self.count()
         whole, groups = dict(metrics), []
         if rollouts is not None:
             groups = rollouts.groups
@@ -51,6 +49,12 @@ class RunReports:
         self.monitor.step(step, whole, groups)
         if self.on_step is not None:
             self.on_step(step, whole)
+
+    def count(self) -> None:
+        """What has passed since the last count, or since an evaluation, was training."""
+        now = time.monotonic()
+        self.train_seconds += now - self._since
+        self._since = now
 
     def heldout(self, step: int, metrics: Mapping[str, float]) -> None:
         """Held-out figures; the time they took is not training time."""

@@ -157,7 +157,7 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
     return Trainer(
         policy=policy,
         producer=build_producer(session, ranks_progress(reports, ranks)),
-        curriculum=build_curriculum(session, session.pool.train),
+        curriculum=build_curriculum(session, session.pool.train, session.pool.task_weights),
         objective=objective,
         collator=Collator(
             policy,
@@ -186,14 +186,16 @@ def build_trainer(session: Session, directory: RunDirectory, reports: RunReports
     )
 
 
-def build_curriculum(session: Session, prompts: Sequence[Prompt]) -> Curriculum:
+def build_curriculum(
+    session: Session, prompts: Sequence[Prompt], task_weights: Mapping[str, float] | None
+) -> Curriculum:
     config = session.config
     return Curriculum(
         prompts,
         config.curriculum,
         num_generations=config.rollout.num_generations,
         seed=config.seed,
-        task_weights=session.pool.task_weights,
+        task_weights=task_weights,
     )
 
 
@@ -201,10 +203,12 @@ def begin_from_values(trainer: Trainer, session: Session, directory: RunDirector
     """A*-PO: estimate what is reachable on each prompt, and train on those where something is."""
     begun = bool(trainer.checkpoints.steps())
     values = optimal_values(session, directory.path / "optimal_values.jsonl", begun, reports)
+    reports.count()
     trainer.collator.baselines = values
-    trainer.curriculum = build_curriculum(
-        session, [prompt for prompt in session.pool.train if prompt.content_key in values]
-    )
+    left = [prompt for prompt in session.pool.train if prompt.content_key in values]
+    tasks = {prompt.task for prompt in left}
+    weights = {task: weight for task, weight in (session.pool.task_weights or {}).items() if task in tasks}
+    trainer.curriculum = build_curriculum(session, left, weights or None)
 
 
 def build_producer(session: Session, progress: Progress) -> Rollouts:

@@ -151,15 +151,16 @@ class Updater:
     def probe(self, window: Window, plan: list[list[int]], step: int, denominators: Denominators) -> list[Metrics]:
         """How far sampler and policy are apart, on a few rows of those that were scored with the sampler's outputs.
 
-        With these there is no gap, even if the sampler had not got the policy's weights. Which rows is decided by group
-        and step, so that it does not depend on how the window lies on ranks. Every rank has the same entries.
+        With these there is no gap, even if the sampler had not got the policy's weights. One row of every few groups is
+        taken, whatever rank it lies on. Every rank has the same entries.
         """
         replayed = [row for micro in plan if self.policy.replays(window.batch.select(micro)) for row in micro]
-        if self.ranks.max(len(replayed)) == 0:
-            return []
-        every = min(PROBE_EVERY, self.options.prompts_per_step)
         first = {int(window.group_ids[row]): row for row in reversed(replayed)}
-        rows = sorted(row for group, row in first.items() if (group + step) % every == 0)
+        groups = sorted(group for part in self.ranks.gather(list(first)) for group in part)
+        if not groups:
+            return []
+        chosen = groups[step % min(PROBE_EVERY, len(groups)) :: PROBE_EVERY]
+        rows = sorted(first[group] for group in chosen if group in first)
         found = [self.measure_nothing(denominators, window)]
         for indices in self.plan(replace(window, batch=replace(window.batch, traces=())), rows):
             batch = replace(window.batch.select(indices), traces=())

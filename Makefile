@@ -32,6 +32,7 @@ coverage: test
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
+	@if [ -f $(VLLM_VENV)/.installed ]; then $(VLLM_VENV)/bin/python -m pytest tests/vllm -m "vllm and slow" $(ARGS); fi
 
 test-vllm: $(VLLM_VENV)/.installed
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm -m "vllm and not slow" $(ARGS)

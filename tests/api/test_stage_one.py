@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from assay.errors import InputError, RunError
+from assay.monitoring.doctor.diagnose import diagnose
+from assay.monitoring.sources import open_run
 
 ROWS = [{"question": f"Say {word} {n} times."} for n in range(12) for word in ("yes", "never")]
 
@@ -38,6 +40,12 @@ def stored(result):
     return {line["prompt"]: line["rewards"] for line in map(json.loads, lines)}
 
 
+def signed(completion_ids, trainer_state, **kwargs):
+    """1 or -1, by parity; wrong answers are punished. Reads the state as TRL's functions may."""
+    assert 0 <= trainer_state.global_step < trainer_state.max_steps == 3
+    return [1.0 if sum(ids) % 2 else -1.0 for ids in completion_ids]
+
+
 def test_advantages_are_what_is_above_the_optimal_value(run):
     result = run()
     rewards = stored(result)
@@ -48,7 +56,7 @@ def test_advantages_are_what_is_above_the_optimal_value(run):
     ]
     assert len(rows) == 3 * 4
     for row in rows:
-        assert "never" not in row["prompt"], "prompts that earned nothing are left out"
+        assert "never" not in row["prompt"], "prompts that were never solved are left out"
         found = rewards[row["prompt_key"]]
         best = 0.5 * math.log(sum(math.exp(reward / 0.5) for reward in found) / 4)
         assert row["advantage"] == pytest.approx(row["reward"] - best, abs=1e-6)
@@ -56,8 +64,40 @@ def test_advantages_are_what_is_above_the_optimal_value(run):
     first = next(line for line in result.metrics() if line["step"] == 1)
     assert "time/stage_one" in first
     steps = sum(line["step_time"] for line in result.metrics() if "grad_norm" in line)
-    assert first["time/stage_one"] + steps < result.summary["train_seconds"] + 0.1
-    assert result.summary["train_seconds"] < result.summary["total_seconds"]
+    assert result.summary["train_seconds"] == pytest.approx(first["time/stage_one"] + steps, abs=0.3)
+
+
+def test_punished_answers_solve_nothing(run):
+    """One answer to each prompt: half of them are wrong and worth -1, which is neither nothing nor a solution."""
+    result = run(rewards=[signed], stage1_samples=1)
+    found = stored(result)
+    assert {reward for rewards in found.values() for reward in rewards} == {1.0, -1.0}
+    tables = [pq.read_table(path) for path in sorted((result.directory / "rollouts").iterdir())]
+    trained = {row["prompt_key"] for table in tables for row in table.to_pylist()}
+    assert {reward for key in trained for reward in found[key]} == {1.0}
+
+
+def test_single_answers_are_not_called_uniform(run):
+    result = run(steps=8)
+    lines = [line for line in result.metrics() if "grad_norm" in line]
+    assert all("accuracy" in line for line in lines)
+    assert not any(line.keys() & {"frac_reward_zero_std", "groups/frac_mixed"} for line in lines)
+    diagnosis = diagnose(open_run(result.directory))
+    assert not {item.id for item in diagnosis.findings} & {"GR01", "GR02", "GR03", "GR04"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"reward_weights": {"parity": {"start": 1.0, "end": 0.5, "to_step": 2}}}, "rewards with the step"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "normalize_then_sum ignores it"),
+        ({"dynamic_sampling": True}, "every group would be dropped"),
+    ],
+    ids=str,
+)
+def test_what_cannot_go_together_is_refused(run, keys, reason):
+    with pytest.raises(InputError, match=reason):
+        run(**keys)
 
 
 def test_a_stage_that_was_cut_short_goes_on_and_changes_nothing(run, monkeypatch):
@@ -88,5 +128,5 @@ def test_values_are_never_taken_from_a_model_that_has_learned(run):
 
 
 def test_nothing_reachable_is_one_line(run):
-    with pytest.raises(InputError, match="0 of 12 prompts earned something in 4 answers; take easier data"):
+    with pytest.raises(InputError, match="0 of 12 prompts were solved in 4 tries; take easier data"):
         run(dataset=[row for row in ROWS if "never" in row["question"]])

@@ -101,6 +101,23 @@ def test_stds_are_bessel_corrected_over_the_batch(completion, group):
     assert metrics["rewards/math/std"] == pytest.approx(math.sqrt(1 / 3))
 
 
+def test_prompts_count_alike_where_screening_made_groups_unequal(completion, group):
+    """Two answers, both wrong, and four of which two are right: over completions 1/3, over prompts (0 + 1/2) / 2."""
+    short = group([completion(reward=0.0, correct=False) for _ in range(2)])
+    whole = group([completion(reward=float(n % 2), correct=bool(n % 2)) for n in range(4)])
+    metrics = rollout_metrics([short, whole])
+    assert metrics["accuracy"] == metrics["reward"] == 0.25
+    assert rollout_metrics([whole, whole])["accuracy"] == 0.5
+
+
+def test_single_answers_have_no_shares_of_groups(completion, group):
+    metrics = rollout_metrics(
+        [group([completion(reward=1.0, correct=True)]), group([completion(reward=0.0, correct=False)])]
+    )
+    assert metrics["accuracy"] == 0.5
+    assert not {"frac_reward_zero_std", "groups/frac_mixed", "groups/frac_all_wrong"} & metrics.keys()
+
+
 def test_staleness_weighs_tokens(completion, group):
     # Three tokens by version 1 and one by version 3, trained at version 4: (3 * 3 + 1 * 1) / 4.
     row = completion(4, 1.0, True, versions=(VersionSpan(0, 1), VersionSpan(3, 3)))

@@ -201,7 +201,7 @@ def test_what_a_function_leaves_behind_is_plain(make_group):
 
     def reward(completions, log_extra, **_):
         log_extra("length", np.array([1, 2]))
-        log_extra("kind", [np.str_("a"), {"share": torch.tensor(0.5), "names": {"y", "x"}}])
+        log_extra("kind", [np.str_("a"), {"share": torch.tensor(0.5), "names": {"y", 1}}])
         return [Judgement(Outcome.SCORED, np.float64(0.25)), 1.0]
 
     group = make_group(["a", "b"])
@@ -210,7 +210,7 @@ def test_what_a_function_leaves_behind_is_plain(make_group):
     assert [type(item.judgements["reward"].reward) for item in group.completions] == [float, float]
     assert (first.tags["length"], first.tags["kind"]) == (1, "a")
     assert [type(first.tags[name]) for name in ("length", "kind")] == [int, str]
-    assert second.tags["kind"] == {"share": 0.5, "names": ["x", "y"]}
+    assert second.tags["kind"] == {"share": 0.5, "names": ["y", 1]}
 
 
 def test_a_judgement_of_no_number_is_refused(make_group):

@@ -169,6 +169,23 @@ def test_a_dropped_group_makes_room_at_once(hand_made):
     assert found.metrics["pipeline/dropped"] == 1
 
 
+def test_what_was_written_since_the_last_round_survives_a_checkpoint(hand_made):
+    keys = {"size": 2, "max_staleness": 1, "verdict": lambda draw, i: i == 0 and draw != 1, "dynamic_sampling": True}
+    scene = hand_made(**keys)
+    start(scene)
+    finish_all(scene)
+    with scene.pipeline.frozen():
+        state = {"pipeline": scene.pipeline.state_dict(), "curriculum": scene.curriculum.state_dict()}
+    again = hand_made(**keys)
+    again.pipeline.load_state_dict(state["pipeline"])
+    again.curriculum.load_state_dict(state["curriculum"])
+    start(again)
+    finish_all(again)
+    whole, resumed = (one.pipeline.collect(one.curriculum, 2, 0) for one in (scene, again))
+    assert [group.draw for group in whole.written] == [group.draw for group in resumed.written] == [0, 1, 2, 3, 4]
+    assert len(whole.written) == whole.metrics["refill/generated"] == resumed.metrics["refill/generated"]
+
+
 def test_weights_are_pushed_every_other_round(hand_made):
     scene = hand_made(size=1, max_staleness=1, sync=2)
     start(scene)

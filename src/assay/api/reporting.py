@@ -50,6 +50,10 @@ class RunReports:
         if self.on_step is not None:
             self.on_step(step, whole)
 
+    def forget(self) -> None:
+        """What has passed until now was no training."""
+        self._since = time.monotonic()
+
     def count(self) -> None:
         """What has passed since the last count, or since an evaluation, was training."""
         now = time.monotonic()
@@ -59,11 +63,11 @@ class RunReports:
     def heldout(self, step: int, metrics: Mapping[str, float]) -> None:
         """Held-out figures; the time they took is not training time."""
         self.monitor.heldout(step, metrics)
-        self._since = time.monotonic()
+        self.forget()
 
     def rewind(self, step: int) -> None:
         self.monitor.rewind(step)
-        self._since = time.monotonic()
+        self.forget()
 
     def state_dict(self) -> dict[str, Any]:
         return {"monitor": self.monitor.state_dict(), "train_seconds": self.train_seconds}

@@ -202,13 +202,18 @@ def build_curriculum(
 def begin_from_values(trainer: Trainer, session: Session, directory: RunDirectory, reports: RunReports) -> None:
     """A*-PO: estimate what is reachable on each prompt, and train on those where something is."""
     begun = bool(trainer.checkpoints.steps())
+    reports.forget()
     values = optimal_values(session, directory.path / "optimal_values.jsonl", begun, reports)
     reports.count()
     trainer.collator.baselines = values
     left = [prompt for prompt in session.pool.train if prompt.content_key in values]
-    tasks = {prompt.task for prompt in left}
-    weights = {task: weight for task, weight in (session.pool.task_weights or {}).items() if task in tasks}
-    trainer.curriculum = build_curriculum(session, left, weights or None)
+    weights = session.pool.task_weights
+    if weights is not None:
+        tasks = {prompt.task for prompt in left}
+        weights = {task: weight for task, weight in weights.items() if task in tasks}
+        if not sum(weights.values()):
+            raise InputError(f"stage one left prompts of {', '.join(sorted(tasks))} only, none of which has a weight")
+    trainer.curriculum = build_curriculum(session, left, weights)
 
 
 def build_producer(session: Session, progress: Progress) -> Rollouts:

@@ -46,9 +46,28 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or self.name in (".", ".."):
             raise InputError(f"name is {self.name!r}; it becomes a folder under output_dir, so give a plain name")
+        if self.rollout.num_generations == 1 and self.refill.dynamic_sampling:
+            raise InputError(
+                "rollout.num_generations is 1 and refill.dynamic_sampling is true: one completion never differs from "
+                "itself, so that every group would be dropped; set dynamic_sampling to false, or more generations"
+            )
+        if self.objective.baseline == "given":
+            self.check_stage_one()
         if self.rollout.max_staleness and not self.objective.vllm_importance_sampling_correction:
             raise InputError(
                 f"rollout.max_staleness is {self.rollout.max_staleness} and "
                 "objective.vllm_importance_sampling_correction is false: nothing would correct for the older policies "
                 "that wrote the completions; set it to true, or max_staleness to 0"
             )
+
+    def check_stage_one(self) -> None:
+        """What is reachable on a prompt is estimated once: rewards must mean the same ever after, and be one number."""
+        wrong = {
+            "curriculum.reward_weights change rewards with the step": bool(self.curriculum.reward_weights),
+            "objective.multi_objective_aggregation=normalize_then_sum ignores it": (
+                self.objective.multi_objective_aggregation == "normalize_then_sum"
+            ),
+        }
+        for reason, is_so in wrong.items():
+            if is_so:
+                raise InputError(f"objective.baseline is given, the value of a prompt before training, but {reason}")

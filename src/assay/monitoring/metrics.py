@@ -40,6 +40,7 @@ def rollout_metrics(groups: Sequence[Group], *, decoupled: bool = False) -> dict
     metrics |= length_metrics(completions)
     metrics |= reward_metrics(completions)
     metrics |= group_metrics(groups, decoupled)
+    metrics |= prompt_means(groups)
     metrics |= verifier_metrics(completions)
     metrics |= sampler_metrics(completions)
     metrics |= tag_metrics(completions)
@@ -97,10 +98,14 @@ def reward_metrics(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def group_metrics(groups: Sequence[Group], decoupled: bool = False) -> dict[str, float]:
-    """How many groups can teach anything: mixed, all correct, all wrong, and without any variance of reward."""
+    """How many groups can teach anything: mixed, all correct, all wrong, and without any variance of reward.
+
+    Where every prompt has one answer nothing can differ, and the shares are left out.
+    """
     flat = [_has_no_signal(group, decoupled) for group in groups]
     spreads = [np.std(rewards, ddof=1) for group in groups if len(rewards := _rewards(group)) > 1]
-    metrics = {"frac_reward_zero_std": float(np.mean(flat))}
+    several = any(len(group.completions) > 1 for group in groups)
+    metrics = {"frac_reward_zero_std": float(np.mean(flat))} if several else {}
     if spreads:
         metrics["groups/reward_std"] = float(np.mean(spreads))
     verdicts = [[item.correct for item in group.completions if item.correct is not None] for group in groups]
@@ -108,15 +113,31 @@ def group_metrics(groups: Sequence[Group], decoupled: bool = False) -> dict[str,
     if judged:
         correct = sum(all(verdict) for verdict in judged) / len(judged)
         wrong = sum(not any(verdict) for verdict in judged) / len(judged)
-        metrics |= {
-            "groups/frac_all_correct": correct,
-            "groups/frac_all_wrong": wrong,
-            "groups/frac_mixed": sum(any(verdict) and not all(verdict) for verdict in judged) / len(judged),
-            "accuracy": float(np.mean([value for verdict in judged for value in verdict])),
-        }
+        metrics["accuracy"] = float(np.mean([value for verdict in judged for value in verdict]))
+        if several:
+            metrics |= {
+                "groups/frac_all_correct": correct,
+                "groups/frac_all_wrong": wrong,
+                "groups/frac_mixed": sum(any(verdict) and not all(verdict) for verdict in judged) / len(judged),
+            }
     pairs = [len(group.completions) - len({_key(item) for item in group.completions}) for group in groups]
     metrics["groups/duplicate_frac"] = sum(pairs) / max(1, sum(len(group.completions) for group in groups))
     return metrics
+
+
+def prompt_means(groups: Sequence[Group]) -> dict[str, float]:
+    """`reward` and `accuracy` as means over prompts, where these have unequal numbers of completions.
+
+    Screening (`refill.screen`) stops groups that are alike so far: of all completions alike, mixed prompts would count
+    several times.
+    """
+    if len({len(group.completions) for group in groups}) < 2:
+        return {}
+    rewards = [np.mean(rewards) for group in groups if (rewards := _rewards(group))]
+    right = [[item.correct for item in group.completions if item.correct is not None] for group in groups]
+    judged = [np.mean(verdicts) for verdicts in right if verdicts]
+    found = {"reward": rewards, "accuracy": judged}
+    return {name: float(np.mean(values)) for name, values in found.items() if values}
 
 
 def verifier_metrics(completions: Sequence[Completion]) -> dict[str, float]:

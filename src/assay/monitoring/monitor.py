@@ -70,9 +70,9 @@ class NullMonitor:
 class Monitor:
     """Reports a run into its directory. Calls: [load_state_dict, rewind] start, (phase..., step, heldout)*, finish.
 
-    `step` adds what only it can know: time/<phase>, `step_time` (the wall clock since the last step without the
-    phases evaluate and save), `tokens_per_second`, memory/*, and `num_tokens` (cumulative: prompt tokens counted once
-    a completion, plus policy-authored tokens, of all that was generated, trained on or not).
+    `step` adds what only it can know: time/<phase>, `step_time` (the wall clock since the last step without evaluation,
+    saving and A*-PO's first stage), `tokens_per_second`, memory/*, and `num_tokens` (cumulative: prompt tokens counted
+    once a completion, plus policy-authored tokens, of all that was generated for a step, trained on or not).
     """
 
     def __init__(

@@ -150,7 +150,9 @@ class Curriculum:
         return histogram(self.rates[self.beliefs.visits[self.slots] > 0], bins)
 
     def note(self) -> str | None:
-        """One line where the pool as a whole has nothing to teach, else None."""
+        """One line where the pool as a whole has nothing to teach, else None. Single answers cannot tell."""
+        if self.num_generations == 1:
+            return None
         streak, visits = self.beliefs.streak[self.slots], self.beliefs.visits[self.slots]
         if not (visits > 0).all() or (streak == 0).any():
             return None

@@ -150,13 +150,14 @@ def plain(value: Any) -> Any:
     {'lengths': [0, 1], 'kinds': ['a', 'b'], 'path': 'x'}
     """
     if hasattr(value, "tolist"):
-        return value.tolist()
+        listed = value.tolist()
+        return plain(listed) if isinstance(listed, list) else listed
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted(plain(item) for item in value)
+        return sorted((plain(item) for item in value), key=repr)
     for kind in (bool, int, float):
         if isinstance(value, kind):
             return kind(value)

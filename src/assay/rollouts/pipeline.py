@@ -285,6 +285,8 @@ class Pipeline:
                 "books": dict(self.books.counters()),
                 "queue": [entry_state(entry) for entry in self.books.queue],
                 "uniform": [group_state(group) for group in self.uniform],
+                # For the metrics of the next round; those that wait are in the queue too.
+                "finished": [group_state(group) for group in self.finished] if self.refill.dynamic_sampling else [],
                 "counts": dict(self.counts),
             }
 
@@ -294,6 +296,7 @@ class Pipeline:
             setattr(self.books, name, value)
         self.books.queue = [load_entry(entry, self.prompts) for entry in state["queue"]]
         self.uniform = [load_group(group, self.prompts) for group in state["uniform"]]
+        self.finished = [load_group(group, self.prompts) for group in state.get("finished", ())]
         self.counts = Counter(state["counts"])
         self.books.check()
 

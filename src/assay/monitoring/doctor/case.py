@@ -162,9 +162,11 @@ class Case:
         return float(known) if known else None
 
     def need_several(self) -> None:
-        """Raise NotCheckable where a prompt gets one answer (A*-PO): nothing can differ inside a group."""
+        """Raise NotCheckable where groups have one answer (A*-PO) or are cut short: that they are alike says little."""
         if self.group_size() == 1:
             raise NotCheckable("needs several completions a prompt; here a baseline of another kind takes their place")
+        if self.fact("screen"):
+            raise NotCheckable("needs whole groups; refill.screen stops those that are alike after a few completions")
 
     def too_small_groups(self) -> bool:
         """Whether chance alone makes most groups uniform at this success rate, and eight completions would not."""

@@ -5,7 +5,9 @@ import json
 import pytest
 import torch
 
+from assay.config.load import load_recipe
 from assay.errors import InputError, RunError
+from assay.prompts import load_prompts
 
 ROWS = [
     {"question": f"Say {word}.", "answer": word}
@@ -71,6 +73,12 @@ def test_finished_run_is_not_trained_again_and_more_steps_go_on(run):
     longer = run(steps=3)
     assert longer.summary["steps"] == 3
     assert [line["step"] for line in longer.metrics() if "grad_norm" in line] == [1, 2, 3]
+
+
+def test_rows_that_were_in_memory_are_asked_for(run):
+    result = run()
+    with pytest.raises(InputError, match=r"rows that Python held in memory .* data\.source=file"):
+        load_prompts(load_recipe(result.directory / "config.yaml").data, None)
 
 
 def test_resume_with_another_experiment_is_refused(run):

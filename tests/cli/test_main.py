@@ -87,6 +87,7 @@ def test_from_a_dataset_to_a_better_model(assay, tiny_folder, tmp_path, monkeypa
     assert assay("init", "sums.jsonl", "--verifier", "math")[0] == 2, "it does not overwrite"
     recipe = yaml.safe_load((tmp_path / "sums.yaml").read_text())
     assert recipe["data"]["fields"] == {"prompt": "question", "gold": "answer"}
+    assert recipe["data"]["system_prompt"].endswith("within \\boxed{}."), "math reads marked answers only"
     short = ["rollout.max_completion_length=6", "rollout.num_generations=2", "train.prompts_per_step=2",
              "model.lora_rank=2", "eval.prompts=2", "refill.dynamic_sampling=false", "model.dtype=float32"]  # fmt: skip
     status, out, _ = assay("train", "sums.yaml", "train.steps=1", "--json", "--quiet", *short)
@@ -94,6 +95,9 @@ def test_from_a_dataset_to_a_better_model(assay, tiny_folder, tmp_path, monkeypa
     status, out, _ = assay("train", "sums.yaml", "train.steps=2", "--quiet", *short)
     assert status == 0
     assert "greedy accuracy" in out
+    assert "None of the 2 updates had a signal: the model is what it was." in out
+    assert "was finished already; raise train.steps" in assay("train", "sums.yaml", "train.steps=2", *short)[2]
+    assert assay("check", "sums.yaml", "--prompts", 0)[0] == 2
     assert (tmp_path / "runs/sums/learning_curve.png").stat().st_size > 1000
     status, out, _ = assay("eval", "runs/sums", "--json")
     assert {"base", "trained", "change"} <= json.loads(out).keys()

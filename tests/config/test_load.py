@@ -65,6 +65,8 @@ def test_dialect_takes_a_frameworks_constants():
         ({"rewards": [{"fn": "math", "wieght": 2}]}, "did you mean weight"),
         ({"model": {"dtype": "float8"}}, "model.dtype is 'float8'"),
         ({"name": "a/b"}, "plain name"),
+        ({"preset": "grpo", "rollout": {"num_generations": 1}}, "no other to be compared with"),
+        ({"preset": "dapo", "rollout": {"num_generations": 1}}, "every group would be dropped"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tree, says):

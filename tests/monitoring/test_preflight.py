@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from assay.monitoring.preflight import RULES, Evidence, preflight
 from assay.monitoring.preflight.plan import memory_parts
 from assay.monitoring.preflight.rules_answers import mixed_share
-from assay.records import Finish, Prompt
+from assay.records import Finish, Judgement, Outcome, Prompt
 from assay.rewards.audit import AuditReport
 
 FACTS = {
@@ -102,6 +102,17 @@ def test_a_sound_run_passes(evidence):
     assert all(check.evidence for check in report.checks)
     assert report.estimate["hours"] == pytest.approx(10.1 * 300 / 3600)
     assert report.to_json()["ok"]
+
+
+def test_answers_that_the_verifier_cannot_find_are_named_before_hard_prompts(evidence):
+    for found in evidence.groups:
+        for item in found.completions:
+            item.correct, item.reward = False, 0.0
+            item.judgements = {"math": Judgement(Outcome.UNPARSABLE, 0.0, detail="no answer was marked")}
+    said = fired(evidence)["PF06"]
+    assert "`math` finds no answer in" in said.evidence
+    assert "no answer was marked" in said.evidence
+    assert "data.system_prompt" in said.key
 
 
 def change(evidence, rule):

@@ -27,7 +27,12 @@ def test_stop_tokens_are_all_declared_ones_and_the_turns_end():
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("./no/such/folder", "no such folder"), ("{empty}", "no config.json"), ("{broken}", "could not be loaded")],
+    [
+        ("./no/such/folder", "no such folder"),
+        ("{empty}", "no config.json"),
+        ("{broken}", "could not be loaded"),
+        ("smolm2", "did you mean smollm2"),
+    ],
 )
 def test_a_wrong_path_is_one_line(tmp_path, path, message):
     (tmp_path / "empty").mkdir()

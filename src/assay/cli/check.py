@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def check(
     recipe: Annotated[str, typer.Argument(help="The recipe that is to be trained.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[section.key=value ...]")] = None,
-    prompts: Annotated[int, typer.Option(help="Prompts that the untrained model answers.")] = 16,
-    samples: Annotated[int, typer.Option(help="Answers a prompt; 0 takes rollout.num_generations.")] = 0,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts that the untrained model answers.")] = 16,
+    samples: Annotated[int, typer.Option(min=0, help="Answers a prompt; 0 takes rollout.num_generations.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say what would keep a run from learning, in minutes: try the verifier on gold and on non-answers, let the

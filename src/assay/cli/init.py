@@ -26,7 +26,7 @@ data:
   source: file
   path: {data}
   fields: {fields}
-  heldout_size: {heldout}
+{system_prompt}  heldout_size: {heldout}
 
 rewards:
   - {reward}
@@ -42,6 +42,12 @@ train:
 eval:
   every: 25
   prompts: {eval_prompts}
+"""
+
+# Verifiers that read a marked answer and nothing else: the model has to be told.
+BOXED = ("math", "gsm8k", "numeric")
+INSTRUCTION = """\
+  system_prompt: Reason step by step and put the final answer within \\boxed{{}}.   # {verifier} reads no other
 """
 
 
@@ -82,6 +88,7 @@ def init(
         data=data, recipe=recipe, name=data.stem, preset=preset, model=model, heldout=heldout,
         length=max_completion_length, fields=inline({"prompt": columns.prompt, "gold": columns.gold}),
         reward=inline(verifier), eval_prompts=max(heldout, 1),
+        system_prompt=INSTRUCTION.format(verifier=verifier) if verifier in BOXED else "",
     )  # fmt: skip
     build_config(yaml.safe_load(text), source=str(recipe))
     recipe.write_text(text, encoding="utf-8")

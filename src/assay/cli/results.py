@@ -27,8 +27,7 @@ def show_result(result: RunResult) -> None:
     judged = history.series("heldout/accuracy")[0].tolist() if "heldout/accuracy" in history else []
     if len(judged) == 1 and judged[0] < summary["steps"]:
         console.print(f"The held-out prompts were judged at step {judged[0]:.0f} only: there is no after to compare.")
-        after = dict.fromkeys(after)
-    if measured:
+    elif measured:
         console.print(f"On {summary['heldout_prompts']} held-out prompts, before and after {summary['steps']} steps:")
         console.print(
             before_after_table(
@@ -44,9 +43,17 @@ def show_result(result: RunResult) -> None:
     console.print(
         f"Training took {clock(took)} ({aside}); peak memory {summary['peak_memory_gib']:.1f} GiB.", highlight=False
     )
+    skipped = history.series("skipped_update")[1].tolist() if "skipped_update" in history else []
+    if skipped and min(skipped) == 1:
+        console.print(
+            f"None of the {len(skipped)} updates had a signal: the model is what it was. What to change: "
+            f"assay doctor {directory}",
+            highlight=False,
+        )
     if not summary["finished"]:
         console.print(f"Stopped after step {summary['steps']}. The same command goes on from there.", highlight=False)
-    console.print(f"Curve   {pictures[0]}\nModel   {result.model}\nTry it  assay try {directory}", highlight=False)
+    tried = f"assay try {directory}" + ("" if measured else ' --prompt "..."')
+    console.print(f"Curve   {pictures[0]}\nModel   {result.model}\nTry it  {tried}", highlight=False)
 
 
 def clock(seconds: float) -> str:

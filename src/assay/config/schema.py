@@ -51,6 +51,11 @@ class RunConfig:
                 "rollout.num_generations is 1 and refill.dynamic_sampling is true: one completion never differs from "
                 "itself, so that every group would be dropped; set dynamic_sampling to false, or more generations"
             )
+        if self.rollout.num_generations == 1 and self.objective.baseline in ("group_mean", "leave_one_out"):
+            raise InputError(
+                f"rollout.num_generations is 1 and objective.baseline is {self.objective.baseline}: one completion has "
+                "no other to be compared with, so that nothing would be learned; draw more, or take another baseline"
+            )
         if self.objective.baseline == "given":
             self.check_stage_one()
         if self.rollout.max_staleness and not self.objective.vllm_importance_sampling_correction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import shutil
@@ -45,6 +46,8 @@ def resolve_model_path(path: str) -> str:
     expanded = Path(path).expanduser()
     if looks_local and not expanded.is_dir():
         raise InputError(f"model.path is {path!r}: no such folder; give a model folder, a hub id or one of {_names()}")
+    if not expanded.is_dir() and "/" not in path and (meant := difflib.get_close_matches(path, BUILTIN_MODELS, 1, 0.8)):
+        raise InputError(f"model.path is {path!r}: no such folder or built-in model; did you mean {meant[0]}?")
     if expanded.is_dir() and not (expanded / "config.json").is_file():
         raise InputError(f"model.path is {path!r}: the folder has no config.json, so it is not a transformers model")
     return str(expanded) if expanded.is_dir() else path

@@ -164,7 +164,7 @@ class Case:
     def need_several(self) -> None:
         """Raise NotCheckable where groups have one answer (A*-PO) or are cut short: that they are alike says little."""
         if self.group_size() == 1:
-            raise NotCheckable("needs several completions a prompt; here a baseline of another kind takes their place")
+            raise NotCheckable("needs several completions a prompt")
         if self.fact("screen"):
             raise NotCheckable("needs whole groups; refill.screen stops those that are alike after a few completions")
 

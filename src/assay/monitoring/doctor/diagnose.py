@@ -25,7 +25,9 @@ def diagnose(run: Run, thresholds: Thresholds | None = None, now: float | None =
     """Every rule's word on the run. `now` (seconds since 1970) lets SY01 see that a live run stands still."""
     case = Case(run, thresholds or Thresholds(), now)
     history = run.history
-    diagnosis = Diagnosis(str(run.path), history.source, len(history), warnings=list(history.warnings))
+    # assay's step 0 is an evaluation.
+    steps = len(history) - int(history.source == "assay" and 0 in history.steps)
+    diagnosis = Diagnosis(str(run.path), history.source, steps, warnings=list(history.warnings))
     findings: list[Finding] = []
     for rule in RULES.values():
         try:

@@ -108,10 +108,13 @@ def dead(case: Case) -> Finding | None:
     case.need_groups("reward")
     if np.ptp(rewards) > 0 or not case.is_uniform() or rewards[0] > 0:
         return None
-    if case.has("completions/clipped_ratio") and case.rate("completions/clipped_ratio").value >= 0.3:
-        return None
-    evidence = f"reward is {rewards[0]:g} for every completion of {case.groups_seen('reward'):.0f} groups"
     unparsable = case.unparsable()
+    if case.has("completions/clipped_ratio"):
+        clipped = case.rate("completions/clipped_ratio").value
+        # What is cut off has no answer, which TR01 tells; more than that has none either.
+        if clipped >= 0.3 and (unparsable is None or unparsable.value <= clipped):
+            return None
+    evidence = f"reward is {rewards[0]:g} for every completion of {case.groups_seen('reward'):.0f} groups"
     if unparsable is not None:
         evidence += f"; the verifier found no answer in {unparsable.value:.0%} of them"
         if unparsable.low < 0.5 and case.gives_verdicts():

@@ -10,7 +10,7 @@ import numpy as np
 from assay.monitoring.doctor.statistics import wilson
 from assay.monitoring.preflight.evidence import Evidence, Found, Missing
 from assay.monitoring.preflight.register import rule
-from assay.records import Finish
+from assay.records import Finish, Outcome
 
 
 @rule("PF01", "gold parses")
@@ -110,10 +110,9 @@ def truncation(evidence: Evidence) -> Found | str:
     shown = f"{rate} end at the limit of {cap} tokens; {lengths}"
     if rate.low <= 0.10:
         return shown
-    return (
-        "error" if rate.low > 0.30 else "warning", shown,
-        "raise max_completion_length to about 1.3 times the 95th percentile", "rollout.max_completion_length",
-    )  # fmt: skip
+    # The finished ones are the short ones: how long the others would have been nobody knows yet.
+    fix = f"double it (to {2 * int(cap)}) and check again" if cap else "raise it until few answers are cut off"
+    return ("error" if rate.low > 0.30 else "warning", shown, fix, "rollout.max_completion_length")
 
 
 @rule("PF06", "groups that teach")
@@ -129,7 +128,9 @@ def signal(evidence: Evidence) -> Found | str:
         raise Missing("needs verdicts on the sampled completions")
     size = int(evidence.facts.get("num_generations") or 8)
     if size == 1:
-        raise Missing("needs several completions a prompt; here a baseline of another kind takes their place")
+        raise Missing("needs several completions a prompt")
+    if (unread := no_answer_found(evidence)) is not None:
+        return unread
     mixed = mixed_share(counts, size)
     none = sum(right == 0 for right, _ in counts) / len(counts)
     all_ = sum(right == judged for right, judged in counts) / len(counts)
@@ -146,6 +147,27 @@ def signal(evidence: Evidence) -> Found | str:
     easier = "easier prompts (`assay filter`), SFT first, or a larger G"
     fix = "drop prompts that are always solved" if all_ > none else easier
     return ("error" if mixed < 0.05 else "warning", shown, fix, "rollout.num_generations")
+
+
+def no_answer_found(evidence: Evidence) -> Found | None:
+    """Where the verifier finds no answer in most whole completions, that is why no group differs."""
+    whole = [item for item in evidence.completions() if item.finish is Finish.STOP]
+    unread = [
+        (name, judgement, item)
+        for item in whole
+        for name, judgement in item.judgements.items()
+        if judgement.outcome is Outcome.UNPARSABLE
+    ]
+    if not whole or len({id(item) for _, _, item in unread}) <= len(whole) / 2:
+        return None
+    name, judgement, item = unread[0]
+    shown = f"{judgement.detail or 'unparsable'}: {item.text.strip()[-80:]!r}"
+    return (
+        "error",
+        f"`{name}` finds no answer in {len(unread)} of {len(whole)} whole completions ({shown})",
+        "ask in data.system_prompt for the form that it reads (such as \\boxed{}), or take a verifier that reads this",
+        "data.system_prompt",
+    )
 
 
 def mixed_share(counts: list[tuple[int, int]], size: int) -> float:

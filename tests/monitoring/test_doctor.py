@@ -65,7 +65,6 @@ def test_the_suite_is_wide_enough():
 
 def test_every_key_that_is_advised_exists():
     import re
-    from pathlib import Path
 
     import assay.monitoring
     from assay.config.load import plain

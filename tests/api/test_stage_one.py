@@ -9,8 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from assay.errors import InputError, RunError
-from assay.monitoring.doctor.diagnose import diagnose
-from assay.monitoring.sources import open_run
 
 ROWS = [{"question": f"Say {word} {n} times."} for n in range(12) for word in ("yes", "never")]
 
@@ -82,8 +80,6 @@ def test_single_answers_are_not_called_uniform(run):
     lines = [line for line in result.metrics() if "grad_norm" in line]
     assert all("accuracy" in line for line in lines)
     assert not any(line.keys() & {"frac_reward_zero_std", "groups/frac_mixed"} for line in lines)
-    diagnosis = diagnose(open_run(result.directory))
-    assert not {item.id for item in diagnosis.findings} & {"GR01", "GR02", "GR03", "GR04"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ DIGITS, TOLERANCE = 120, sympy.Float("1e-100", 120)
 POINTS = ("0.731", "-0.617", "1.893", "-1.371", "2.513", "0.193", "-0.059", "3.307")
 NEEDED_POINTS = 3
 MIN_SIGNIFICANT = 6
+# What sympy raises for an expression that has no value: a pole, a function outside of its domain, a comparison of what
+# has no order. "No value" is a finding and not a failure; it never counts as equal, not to another "no value" either.
+NO_VALUE = (TypeError, ValueError, NotImplementedError, ArithmeticError)
 CONVERSION = ConversionConfig(interpret_as_mixed_fractions=True, lowercase_symbols=False)
 NORMALISATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=False, nits=False, boxed="none", equations=False
@@ -98,7 +101,7 @@ def value_at(tree: Any, values: dict[Any, Any]) -> Any:
             value = value.doit().evalf(DIGITS)
         real, imaginary = value.as_real_imag()
         finite = real.is_finite and imaginary.is_finite and real.is_comparable is not False
-    except (TypeError, ValueError, ZeroDivisionError, AttributeError, NotImplementedError, ArithmeticError):
+    except (*NO_VALUE, AttributeError):  # a truth value is no number and has no real part
         return None
     return (real, imaginary) if finite else None
 
@@ -114,7 +117,7 @@ def exact(tree: Any) -> Any:
     """The tree as an exact rational, None where it is none."""
     try:
         value = tree.doit()
-    except (TypeError, ValueError, ZeroDivisionError, NotImplementedError, ArithmeticError):
+    except NO_VALUE:
         return None
     return value if value.is_Rational else None
 

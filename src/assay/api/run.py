@@ -24,6 +24,7 @@ from assay.errors import InputError
 from assay.monitoring.monitor import Monitor, NullMonitor
 from assay.objectives import build
 from assay.prompts import Curriculum, Refill, has_signal, reward_curriculum
+from assay.prompts.sources import IN_MEMORY
 from assay.ranks import Ranks, start_ranks
 from assay.records import Group, Prompt
 from assay.rollouts.pipeline import Pipeline
@@ -38,10 +39,14 @@ from assay.training.update import Updater
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to. `summary` is summary.json: heldout_before, heldout_after, best_step, steps, seconds, seed."""
+    """What a run came to. `summary` is summary.json: heldout_before, heldout_after, best_step, steps, seconds, seed.
+
+    `was_finished` says that an earlier call had done it all, and this one nothing.
+    """
 
     directory: Path
     summary: Mapping[str, Any]
+    was_finished: bool = False
 
     @property
     def model(self) -> Path:
@@ -287,7 +292,7 @@ def finished(directory: RunDirectory, config: RunConfig) -> RunResult | None:
     if not directory.summary.exists():
         return None
     summary = json.loads(directory.summary.read_text())
-    return RunResult(directory.path, summary) if summary["steps"] >= config.train.steps else None
+    return RunResult(directory.path, summary, True) if summary["steps"] >= config.train.steps else None
 
 
 def summarise(
@@ -334,4 +339,4 @@ def peak_memory_gib() -> float:
 def fingerprint(rows: Sequence[Mapping[str, Any]]) -> str:
     """A name for rows in memory, so that a resume with other rows is noticed."""
     digest = hashlib.sha256(json.dumps(plain(list(rows)), sort_keys=True, default=str).encode()).hexdigest()[:12]
-    return f"(a dataset of {len(rows)} rows in memory, {digest})"
+    return f"{IN_MEMORY}{len(rows)} rows in memory, {digest})"

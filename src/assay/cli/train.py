@@ -35,13 +35,11 @@ def train(
     words = list(overrides or []) + (["monitoring.console=quiet"] if quiet else [])
     config = load_recipe(recipe, words)
     profiler = StepProfiler(Path(config.output_dir) / config.name / "profile", profile)
-    summary = Path(config.output_dir) / config.name / "summary.json"
-    before = summary.stat().st_mtime_ns if summary.exists() else None
     try:
         result = run(config, on_step=profiler)
     finally:
         profiler.close()
-    if before is not None and summary.stat().st_mtime_ns == before:
+    if result.was_finished:
         note(f"{result.directory} was finished already; raise train.steps to go on, or set another name")
     if json_output:
         print_json({**result.summary, "directory": str(result.directory)})

@@ -133,8 +133,10 @@ class Policy(nn.Module):
         )
 
     def layout(self, batch: ScoringBatch) -> Layout:
-        sharing = self.shares_prefixes and not batch.model_inputs
-        return (shared_layout if sharing else padded_layout)(batch, self.device)
+        return (shared_layout if self._shares(batch) else padded_layout)(batch, self.device)
+
+    def _shares(self, batch: ScoringBatch) -> bool:
+        return self.shares_prefixes and not batch.model_inputs
 
     def _known_outputs(self, batch: ScoringBatch, layout: Layout) -> contextlib.AbstractContextManager[Any]:
         """Let adapted layers take what the sampler computed for these very tokens with these very weights."""
@@ -146,7 +148,7 @@ class Policy(nn.Module):
 
     def replays(self, batch: ScoringBatch) -> bool:
         """Whether scoring this batch takes the adapted layers' outputs from the sampler."""
-        return self.shares_prefixes and not batch.model_inputs and places(batch) is not None
+        return self._shares(batch) and places(batch) is not None
 
     def _hidden(self, backbone: nn.Module, layout: Layout, batch: ScoringBatch) -> torch.Tensor:
         """[N, H] final hidden states at the positions that predict the targets."""

@@ -158,10 +158,7 @@ class Curriculum:
             return None
         advice = {
             (True, False): "all right: nothing is left to learn here, add harder data",
-            (
-                False,
-                True,
-            ): "all wrong: check the verifier (or rewards.correct_threshold), then take easier data or fine-tune first",
+            (False, True): "all wrong: check the verifier and correct_threshold, then take easier data or fine-tune",
         }.get(
             (bool((streak > 0).any()), bool((streak < 0).any())), "either all right or all wrong: no group has a signal"
         )

@@ -15,11 +15,6 @@ def load_function(spec: str, key: str) -> Callable[..., Any]:
     """The function that `file.py:name` or `package.module:name` names."""
     place, colon, name = spec.rpartition(":")
     if not colon:
-        if spec.startswith("(a dataset of"):
-            raise InputError(
-                f"this run learned from rows that Python held in memory {spec}; write them to a file and add "
-                "data.source=file data.path=ROWS.jsonl"
-            )
         raise InputError(f"{key} {spec!r} is not of the form file.py:function or package.module:function")
     try:
         if place.endswith(".py"):

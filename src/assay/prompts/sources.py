@@ -23,6 +23,8 @@ from assay.prompts.tasks import task_rows
 
 Row = dict[str, Any]
 TASK_SIZE = 512
+# How the name of a source begins that was handed over in Python and is stored nowhere.
+IN_MEMORY = "(a dataset of "
 MOST_ROWS = 2_000_000
 
 
@@ -189,6 +191,11 @@ def read_reasoning_gym(source: SourceOptions, seed: int) -> Rows:
 
 def read_python(source: SourceOptions, seed: int) -> Rows:
     """A function that returns rows, or a mapping with `train` and `heldout`; it may take `seed` and data.options."""
+    if str(source.name).startswith(IN_MEMORY):
+        raise InputError(
+            f"this run learned from rows that Python held in memory {source.name}; write them to a file and add "
+            "data.source=file data.path=ROWS.jsonl"
+        )
     function = load_function(str(source.name), "data.name")
     arguments = dict(source.options)
     if "seed" in inspect.signature(function).parameters:
